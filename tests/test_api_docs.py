@@ -16,6 +16,7 @@ import pytest
 
 import scaler
 from scaler import Client, ObjectReference, ScalerFuture, SchedulerClusterCombo, Serializer, current_task
+from scaler_client.api.client_session import ClientSession
 from scaler_client.api.connected_workers import ConnectedWorkers, WorkerHost
 from scaler_client.api.executor import ClientExecutor
 from scaler_client.dask import dask_scheduler
@@ -26,13 +27,14 @@ from support.clusters import LocalCluster
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLIC: dict[type, str] = {
-    Client: "clear disconnect executor get identity map send_object shutdown starmap submit submit_verbose"
+    Client: "clear disconnect executor get identity map send_object session shutdown starmap submit submit_verbose"
     " wait_for_workers workers",
     ScalerFuture: "add_done_callback cancel cancelled done exception profiling_info result running set_exception"
     " set_result set_running_or_notify_cancel task_id",
     ObjectReference: "name object_id release size value",
     Serializer: "deserialize serialize",
     SchedulerClusterCombo: "get_address scale shutdown",
+    ClientSession: "end future futures name publish",
     ConnectedWorkers: "count hosts",
     WorkerHost: "capabilities host manager workers",
     ClientExecutor: "map shutdown submit",

@@ -63,7 +63,7 @@ def test_attacks_get_nothing_and_hurt_nobody(cluster: Services, keys: Path, keye
         arrival = gate.arrive()
         if mine is not None:  # it may be accepted a second later
             wait_until(lambda: _admitted(cluster, mine), "the attacker's key")
-        got = attack(cluster, quiet._io.storage._session, waiting.task_id, *([str(mine)] if mine else []))
+        got = attack(cluster, quiet._io.storage.session, waiting.task_id, *([str(mine)] if mine else []))
         arrival.let_go()
         assert waiting.result(SECONDS) == 1
         assert len(kept.result(SECONDS)) == SIZE

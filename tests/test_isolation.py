@@ -66,7 +66,7 @@ def test_what_is_given_by_reference_can_be_read_and_not_harmed(
     with pytest.raises(ObjectRefusedError, match="belongs to another session"):
         theirs._connection().put(bytes(len(theirs.fetch(reference))), name=reference[:OBJECT_ID_BYTES])
     with pytest.raises(ObjectRefusedError, match="is another client's"):
-        theirs._connection().put(bytes(BIG), session=alice._io.storage._session)
+        theirs._connection().put(bytes(BIG), session=alice._io.storage.session)
     assert storage.objects == 1 and future.result() == bytes(BIG)  # type: ignore[attr-defined]
     assert bob.submit(size_of, bytes(BIG)).result(SECONDS) == BIG
 
@@ -94,7 +94,7 @@ def test_results_can_not_be_told_from_each_other(alice: Client) -> None:
 
 def test_another_clients_session_can_not_be_taken(alice: Client, storage: WatchedStorage) -> None:
     reference, future = packed(alice)
-    session = alice._io.storage._session
+    session = alice._io.storage.session
     alice._io.storage._connection().open()  # she opens it in the background: until then nobody owns her session
     for key in (b"", secrets.token_bytes(16)):
         thief = ObjectConnection(

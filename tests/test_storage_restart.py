@@ -352,7 +352,7 @@ def test_after_a_restart_of_the_scheduler_what_nobody_knows_is_freed_and_nothing
                 Address.parse(storage.address), session=0, role=Role.AGENT, credentials=own(WORKER)
             )
             for _ in range(3):  # of runs whose host was lost before it could say so
-                worker.put(bytes(BIG), session=client._io.storage._session)
+                worker.put(bytes(BIG), session=client._io.storage.session)
             services.scheduler.kill()
             services.start_scheduler()
             assert client.submit(size_of, b"1").result(SECONDS) == 1

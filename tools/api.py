@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scaler import Client, ObjectReference, ScalerFuture, SchedulerClusterCombo, Serializer, current_task
+from scaler_client.api.client_session import ClientSession
 from scaler_client.api.connected_workers import ConnectedWorkers, WorkerHost
 from scaler_client.api.executor import ClientExecutor
 from scaler_client.dask import dask_scheduler
@@ -22,6 +23,7 @@ GUIDES: dict[Any, str] = {
     Serializer: "client.md#a-serializer-of-your-own",
     current_task: "client.md#calls-inside-calls",
     SchedulerClusterCombo: "cluster.md",
+    ClientSession: "sessions.md",
     ConnectedWorkers: "client.md#workers",
     WorkerHost: "client.md#workers",
     ClientExecutor: "client.md#as-an-executor",

@@ -12,17 +12,20 @@ from scaler_client.core.core import ClientCore
 from scaler_client.core.effects import (
     AnswerShutdown,
     Cleared,
+    ClientEffect,
     Connected,
     DeleteUnknownObjects,
     ListUnknownObjects,
     Print,
     RestoreObjects,
+    SessionAnswered,
     Transmit,
 )
 from scaler_client.core.events import (
     CallsSubmitted,
     ClientClosed,
     ClientEvent,
+    FuturesAdopted,
     ObjectsRestored,
     TasksCancelled,
     UnknownObjectsListed,
@@ -35,7 +38,7 @@ from scaler_io.simulation.network import MemoryDialer, MemoryNetwork
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ScalerError, restore
 from scaler_protocol.handshake import Goodbye, Hello, Role
-from scaler_protocol.ids import first_task
+from scaler_protocol.ids import first_task, session_key
 from scaler_protocol.messages import Group, Message, Status
 from world.plans import BODIES, FUNCTION, Plan
 
@@ -115,9 +118,11 @@ class WorldFuture:
 class Caller:
     """A ClientCore and the futures of it; requests wait in a hand-off until its process takes a turn."""
 
-    def __init__(self, name: str, session: int) -> None:
+    def __init__(self, name: str, session: int, *, named: bool = False) -> None:
         self.name, self.session = name, session
-        self.core = ClientCore(name)
+        self.core = ClientCore(name, named=named)
+        self.listed: dict[int, tuple[str, int, bool]] = {}
+        """The tasks of its named session: label, state, and whether it has claimed them."""
         self.answers: dict[int, tuple[int, bytes]] = {}
         self.cancelled: set[int] = set()
         self.futures: dict[int, WorldFuture] = {}
@@ -203,6 +208,16 @@ class Caller:
             del self.unfinished[task]
         self.ask(TasksCancelled(tasks))
 
+    def adopt(self, *earlier: WorldFuture) -> list[WorldFuture]:
+        """Futures of tasks that an earlier client of the session has submitted."""
+        group = CallGroup(Group(b""), (), bytes, bytes)
+        futures = [WorldFuture(self, future.task_id, group, future.plan) for future in earlier]
+        for future in futures:
+            future._call, future._weight = b"", 0
+        self._note(futures)
+        self.ask(FuturesAdopted(futures))
+        return futures
+
     def ask(self, request: ClientEvent) -> None:
         """Leave a request for the next turn."""
         self._requests.append(request)
@@ -216,18 +231,30 @@ class Caller:
         for effect in self.core.settle(now):
             if isinstance(effect, Transmit):
                 messages.append(effect.message)
-            elif isinstance(effect, Deliver):
-                self._deliver(effect)
-            elif isinstance(effect, Connected):
-                self.failure = effect.error
-            elif isinstance(effect, ListUnknownObjects):
-                self.core.handle(UnknownObjectsListed(), now)
-            elif isinstance(effect, RestoreObjects):
-                self.core.handle(ObjectsRestored(effect.tasks), now)
             else:
-                assert isinstance(effect, Cleared | Print | AnswerShutdown | DeleteUnknownObjects)
+                self._perform(effect, now)
         self.core.check()
         return messages
+
+    def _perform(self, effect: ClientEffect, now: float) -> None:
+        if isinstance(effect, Deliver):
+            self._deliver(effect)
+        elif isinstance(effect, Connected):
+            self.failure = effect.error
+            if effect.unused_ids is not None and not self.futures:
+                self.session = effect.session
+                self._next = first_task(self.session) + max(1, effect.unused_ids[0])
+        elif isinstance(effect, SessionAnswered):
+            assert not isinstance(effect.answer, ScalerError), effect.answer
+            for piece in effect.answer:
+                rows = zip(piece.labels, piece.states, piece.claimed, strict=True)
+                self.listed.update(zip(piece.tasks, rows, strict=True))
+        elif isinstance(effect, ListUnknownObjects):
+            self.core.handle(UnknownObjectsListed(), now)
+        elif isinstance(effect, RestoreObjects):
+            self.core.handle(ObjectsRestored(effect.tasks), now)
+        else:
+            assert isinstance(effect, Cleared | Print | AnswerShutdown | DeleteUnknownObjects)
 
     def _deliver(self, outcomes: Deliver) -> None:
         columns = zip(outcomes.calls, outcomes.tasks, outcomes.statuses, outcomes.results, strict=True)
@@ -274,14 +301,18 @@ class Caller:
 class WorldClient(Caller):
     """A client process."""
 
-    def __init__(self, network: MemoryNetwork, address: Address, name: str, timeout_seconds: float) -> None:
+    def __init__(
+        self, network: MemoryNetwork, address: Address, name: str, timeout_seconds: float, session_name: str = ""
+    ) -> None:
         random: Random = network.random
-        super().__init__(name, random.randrange(1, 2**32))
+        super().__init__(name, random.randrange(1, 2**32), named=bool(session_name))
         hello = Hello(
             Role.CLIENT,
             random.randbytes(16),
             random.randrange(1, 2**24),
             session=self.session,
+            session_name=session_name,
+            session_key=session_key(session_name, b"") if session_name else b"",
             name=name,
             host=name,
             python=platform.python_version(),

@@ -24,6 +24,7 @@ from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import SchedulerCore
 from scaler_scheduler.core.effects import WriteDump
 from scaler_scheduler.core.records import DONE, HELD, SessionRecord, TaskRecord
+from scaler_scheduler.core.state import SendToStorage
 from world.callers import Caller, WorldClient, WorldFuture
 from world.hosts import SimulatedHost
 from world.journals import Disk, MemoryJournal
@@ -51,7 +52,7 @@ class CheckedScheduler:
             self.errors.append(error)
             raise
 
-    def settle(self, now: float) -> list[Effect | WriteDump]:
+    def settle(self, now: float) -> list[Effect | SendToStorage | WriteDump]:
         """Decide once, and look whether all is well."""
         effects = self.core.settle(now)
         self.core.check()
@@ -67,7 +68,8 @@ class SchedulerLife:
     """One incarnation of the scheduler's process."""
 
     def __init__(self, network: MemoryNetwork, config: SchedulerConfig, disk: Disk | None) -> None:
-        core = SchedulerCore(network.random.randrange(1, 2**24), config)
+        core = SchedulerCore(network.random.randrange(1, 2**24), config, lambda peer: self.hub.is_connected(peer))
+        self.to_storage: list[SendToStorage] = []
 
         def timeouts(hello: Hello) -> PeerTimeouts:
             if hello.role == Role.AGENT:
@@ -88,7 +90,8 @@ class SchedulerLife:
             self.checked,
             lambda: None,
             network.clock,
-            hold=self.journal.commits.hold if self.journal else None,
+            {SendToStorage: self.to_storage.append},
+            self.journal.commits.hold if self.journal else None,
         )
         self.shell: MemoryShell = network.attach(self.service.turn, self.listener)
 
@@ -187,9 +190,10 @@ class World:
         self.hosts.append(host)
         return host
 
-    def add_client(self) -> WorldClient:
-        """A client joins."""
-        client = WorldClient(self.network, ADDRESS, f"client{len(self.clients)}", self._client_timeout)
+    def add_client(self, session_name: str = "") -> WorldClient:
+        """A client joins; with a name, its session outlives it."""
+        name = f"client{len(self.clients)}"
+        client = WorldClient(self.network, ADDRESS, name, self._client_timeout, session_name)
         self.clients.append(client)
         return client
 

@@ -24,7 +24,7 @@ from scaler_scheduler.core.core import SchedulerCore
 from scaler_scheduler.core.effects import WriteDump
 from scaler_scheduler.core.records import ASSIGNED, DONE, HELD, WAITING
 from scaler_scheduler.core.snapshot import ProcessStats, monitor_status
-from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.state import SchedulerState, SendToStorage
 
 M = TypeVar("M")
 FUNCTION = function_id(b"body")
@@ -67,7 +67,7 @@ class SchedulerDriver:
     incarnation: int = 7
     inboxes: dict[bytes, list[messages.Message]] = field(default_factory=dict)
     logs: list[str] = field(default_factory=list)
-    others: list[Effect | WriteDump] = field(default_factory=list)
+    others: list[Effect | SendToStorage | WriteDump] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.core = SchedulerCore(self.incarnation, self.config)

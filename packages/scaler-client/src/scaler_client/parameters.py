@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from scaler_io.security.key_files import INSECURE_VARIABLE, KEYS_VARIABLE, key_directory
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
-from scaler_protocol.limits import SECONDS
+from scaler_protocol.limits import SECONDS, SESSION_NAME
 from scaler_protocol.outputs import StreamOutput
 from scaler_protocol.ranges import Limit, shown
 
@@ -128,3 +128,18 @@ def check_client(
     check_positive_seconds("timeout_seconds", timeout_seconds)
     check_serializer(serializer)
     output_mode(stream_output)
+
+
+def check_session(name: object, secret: object) -> None:
+    """What Client takes for a named session; raises ValueError, TypeError."""
+    if secret is not None and not isinstance(secret, str | bytes):
+        raise TypeError("session_secret is neither a text nor bytes")
+    if name is None:
+        if secret is not None:
+            raise ValueError("session_secret is given without session: name the session, too")
+        return
+    if not isinstance(name, str):
+        raise TypeError(f"session is {shown(name)}, not the name of a session")
+    check("session", name, SESSION_NAME)
+    if not name.strip() or not name.isprintable():
+        raise ValueError(f"session is {shown(name)}: its name has visible characters only, and at least one")

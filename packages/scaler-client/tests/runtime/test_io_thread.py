@@ -24,6 +24,7 @@ from scaler_client.core.effects import (
     ListUnknownObjects,
     Print,
     RestoreObjects,
+    SessionAnswered,
     Transmit,
     WorkersListed,
 )
@@ -92,6 +93,7 @@ EFFECTS: dict[type[Any], Any] = {
     Print: Print([]),
     AnswerShutdown: AnswerShutdown(False, "protected"),
     WorkersListed: WorkersListed(-1, WorkerList(0)),
+    SessionAnswered: SessionAnswered(-1, ()),
     Discard: Discard([]),
     DumpInputs: DumpInputs({}),
     RestoreObjects: RestoreObjects([]),

@@ -7,11 +7,13 @@ ScalerError
 ├── AddressError (ValueError)
 ├── CapabilityError (ValueError)
 ├── HandshakeRefusedError (ConnectionError)
+│   └── SessionInUseError
 ├── SchedulerLostError (ConnectionError)
 ├── StorageLostError (ConnectionError)
 ├── ClientQuitError (RuntimeError)
 ├── ClientForkedError (RuntimeError)
 ├── SessionExhaustedError (OverflowError)
+├── ResultDroppedError
 ├── SubmitLimitError
 ├── TaskTimeoutError (TimeoutError)
 ├── WorkerDiedError
@@ -74,6 +76,10 @@ class HandshakeRefusedError(ScalerError, ConnectionError):
     """The peer refused the connection."""
 
 
+class SessionInUseError(HandshakeRefusedError):
+    """Another client has the session."""
+
+
 class SchedulerLostError(ScalerError, ConnectionError):
     """The scheduler did not come back in time."""
 
@@ -92,6 +98,10 @@ class ClientForkedError(ScalerError, RuntimeError):
 
 class SessionExhaustedError(ScalerError, OverflowError):
     """The client has numbered as many tasks as one session can; make another one."""
+
+
+class ResultDroppedError(ScalerError):
+    """The result of a task of a named session is not kept any more."""
 
 
 class SubmitLimitError(ScalerError):

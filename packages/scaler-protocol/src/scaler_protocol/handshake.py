@@ -62,6 +62,7 @@ class Hello:
     unit: str = ""
     service: int = ServiceKind.SCHEDULER
     session_token: bytes = b""
+    session_name: str = ""
     protocol: int = PROTOCOL_VERSION
 
 
@@ -77,15 +78,19 @@ class Welcome:
     session_credit: int = SESSION_CREDIT
     segment_directory: str = ""
     task_credit: int = 0
+    session: int = 0
+    ids_from: int = 0
+    ids_to: int = 0
     challenge: bytes = b""
     session_token: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The peer is not accepted, for all of these reasons."""
+    """The peer is not accepted, for all of these reasons; `in_use`: as long as another one has its session."""
 
     reasons: Sequence[str]
+    in_use: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,12 @@ def is_nested(session: int) -> bool:
     return session >= _NESTED_BIT
 
 
+def session_key(name: str, secret: bytes) -> bytes:
+    """What proves a named session to services: a BLAKE2b-256 of its name and its secret, which stays with clients."""
+    hidden = blake2b(secret, digest_size=32, person=b"scaler session").digest() if secret else b""
+    return blake2b(name.encode(), digest_size=32, key=hidden, person=b"scaler session").digest()
+
+
 def new_incarnation() -> int:
     """Draw the number of one life of a process: 24 bits, never 0."""
     return 1 + secrets.randbelow(2**INCARNATION_BITS - 1 - SPARE_INCARNATIONS)
@@ -50,6 +56,12 @@ def first_task(session: int) -> int:
 def session_of(task: int) -> int:
     """The session of a task id."""
     return task >> SESSION_BITS
+
+
+def count_of(task: int) -> int:
+    """The count of a task id within its session."""
+    count: int = task & LAST_COUNT
+    return count
 
 
 def first_run(incarnation: int) -> int:

@@ -43,6 +43,11 @@ WORKER_NAME: Final = Text(256)
 """Name of a worker; shorter than NAME because an agent reports many."""
 UNIT: Final = Text(256)
 """Name of a worker manager, or of a unit that it started."""
+SESSION_NAME: Final = Text(256)
+"""Name of a session that outlives its client."""
+SESSION_KEY: Final = Bytes(0, 64)
+LABEL: Final = Text(256)
+"""Name of a future in its session."""
 WORDS: Final = Text(65_536)
 """Text for people; see `shortened`."""
 KEYWORD: Final = Text(4096)
@@ -127,11 +132,12 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "workers": WORKERS,
         "queue_size": QUEUE_SIZE,
         **_CAPABILITIES,
-        "session_key": Bytes(0, 64),
         "session_token": Bytes(0, 64),
+        "session_key": SESSION_KEY,
         "manager": UNIT,
         "unit": UNIT,
         "service": AnyOf(frozenset({ServiceKind.SCHEDULER, ServiceKind.STORAGE})),
+        "session_name": SESSION_NAME,
     },
     "Welcome": {
         "heartbeat_seconds": SECONDS,
@@ -178,6 +184,17 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "capabilities": Column(_FIGURES, ENTRIES),
         "managers": Column(UNIT, ENTRIES),
     },
+    "ListTasks": {"session": SESSION_NAME, "key": SESSION_KEY},
+    "TaskList": {
+        "labels": Column(LABEL, ENTRIES),
+        "functions": _NAMES,
+        "states": Column(Whole(0, 4), ENTRIES),
+        "statuses": _STATUSES,
+        "encodings": Column(Whole(0, 2), ENTRIES),
+    },
+    "LabelTask": {"label": LABEL},
+    "EndSession": {"session": SESSION_NAME, "key": SESSION_KEY},
+    "KeepSession": {"key": SESSION_KEY},
     "PutObject": {"object": ID, "size": SIZE, "offset": SIZE, "parts": Column(Bytes(0, 2**20), 1)},
     "GetObject": {"object": ID, "offset": SIZE},
     "DeleteObjects": {"objects": _IDS},
@@ -247,6 +264,7 @@ RELATIONS: Final[Mapping[str, Sequence[Relation]]] = {
     "Done": (Distinct("runs"), Positions("stored", "results"), Records("profiles", PROFILE.size, of="tasks")),
     "Functions": (_DEFINED,),
     "Inputs": (Positions("stored", "results"),),
+    "TaskList": (Positions("stored", "results"),),
     "TaskEvents": (Records("batches", PACKED_BATCH.size), Records("tasks", PACKED_TASK.size)),
 }
 

@@ -38,6 +38,7 @@ struct Hello {
   unit @18 :Text;
   service @19 :UInt8;         # the one that the peer wants to reach
   sessionToken @20 :Data;
+  sessionName @21 :Text;      # of a session that outlives its client; empty: it ends with the client
 }
 struct Welcome {
   incarnation @0 :UInt64;
@@ -50,8 +51,11 @@ struct Welcome {
   challenge @7 :Data;
   taskCredit @8 :UInt64;
   sessionToken @9 :Data;
+  session @10 :UInt32;         # the number of the client's named session
+  idsFrom @11 :UInt64;        # counts of task ids that this session has not used: from here …
+  idsTo @12 :UInt64;          # … to here; 0: all
 }
-struct Refused { reasons @0 :List(Text); }
+struct Refused { reasons @0 :List(Text); inUse @1 :Bool; }
 struct NeedHello {}
 struct Heartbeat { sent @0 :UInt64; echo @1 :Bool; }
 struct Acknowledge {}
@@ -184,6 +188,26 @@ struct WorkerList {
   capabilities @3 :List(Text);
   managers @4 :List(Text);
 }
+# Named sessions.
+struct ListTasks { request @0 :UInt64; session @1 :Text; key @2 :Data; results @3 :Bool; }
+struct TaskList {
+  request @0 :UInt64;
+  left @1 :UInt64;
+  error @2 :Text;
+  tasks @3 :List(UInt64);
+  labels @4 :List(Text);
+  functions @5 :List(Text);
+  states @6 :List(UInt8);
+  statuses @7 :List(UInt8);
+  encodings @8 :List(UInt8);
+  ages @9 :List(Float64);
+  claimed @10 :List(Bool);
+  resultsLengths @11 :List(UInt32);
+  stored @12 :List(UInt32);
+}
+struct LabelTask { task @0 :UInt64; label @1 :Text; }
+struct EndSession { request @0 :UInt64; session @1 :Text; key @2 :Data; }
+struct KeepSession { session @0 :UInt32; key @1 :Data; keep @2 :Bool; }
 struct Ended { tasks @0 :List(UInt64); }
 struct TaskCredit { tasks @0 :UInt64; }
 struct Shutdown {}
@@ -432,5 +456,10 @@ struct Message {
     dump @56 :Dump;
     dumpPart @57 :DumpPart;
     taskCredit @58 :TaskCredit;
+    listTasks @59 :ListTasks;
+    taskList @60 :TaskList;
+    labelTask @61 :LabelTask;
+    endSession @62 :EndSession;
+    keepSession @63 :KeepSession;
   }
 }

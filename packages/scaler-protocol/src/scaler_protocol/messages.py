@@ -18,6 +18,7 @@ from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.monitoring import MonitorMessage, NeedStorageStatus
 from scaler_protocol.operations import OperatorMessage
 from scaler_protocol.payloads import NONE, Payloads
+from scaler_protocol.sessions import SessionMessage
 from scaler_protocol.storage import StorageMessage
 
 MESSAGE_LIMIT = 1024 * 1024
@@ -362,5 +363,5 @@ Message = (
     | Submit | Run | Done | Cancel | Release | Withdraw | Recall | Returned | Blocked
     | NeedFunctions | Functions | NeedInputs | Inputs | Reconcile | NeedTasks | Resend | Output | AgentStatus
     | Ended | TaskCredit | Shutdown | ShutdownAnswer
-    | OperatorMessage | CapacityMessage | StorageMessage | NeedStorageStatus | MonitorMessage
+    | SessionMessage | OperatorMessage | CapacityMessage | StorageMessage | NeedStorageStatus | MonitorMessage
 )  # fmt: skip

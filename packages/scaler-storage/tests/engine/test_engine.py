@@ -17,6 +17,7 @@ from scaler_protocol.handshake import Hello, Refused, Role, ServiceKind, Welcome
 from scaler_protocol.messages import Message, Release
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.sessions import KeepSession
 from scaler_protocol.storage import (
     DeleteObjects,
     GetObject,
@@ -550,3 +551,42 @@ class StorageModel(RuleBasedStateMachine):
 
 TestStorageModel = StorageModel.TestCase
 TestStorageModel.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+
+
+def test_the_scheduler_owns_a_named_session_whichever_clients_come_and_go() -> None:
+    server, scheduler = SharedServer(), b"s" * 16
+    server.join(scheduler, Role.OPERATOR)
+    server.core.handle(scheduler, KeepSession(99, b"key"), server.now)
+    client = Hello(
+        Role.CLIENT, b"c" * 16, 1, session=99, session_name="n", session_key=b"key", service=ServiceKind.STORAGE
+    )
+    assert isinstance(server.core.admit(client), Welcome)
+    assert isinstance(server.core.admit(replace(client, session_key=b"other")), Refused)
+    server.core.handle(client.identity, PeerJoined(client, False), server.now)
+    assert server.put(client.identity, NAME, b"0123456789") is None
+    server.core.handle(client.identity, PeerLost("gone", farewell=True), server.now)
+    server.core.settle(server.now + 1000.0)
+    assert server.get(BOB, NAME) == b"0123456789"
+    with pytest.raises(ProtocolError, match="another key"):
+        server.core.handle(scheduler, KeepSession(99, b"other", keep=False), server.now)
+    server.core.handle(scheduler, KeepSession(99, b"key", keep=False), server.now)
+    assert server.get(BOB, NAME) is None
+    server.core.check()
+
+
+def test_a_named_session_without_owner_waits_for_the_next_one() -> None:
+    server, scheduler = SharedServer(), b"s" * 16
+    server.join(scheduler, Role.OPERATOR)
+    server.core.handle(scheduler, KeepSession(99, b"key"), server.now)
+    assert server.put(WORKER, NAME, b"0123456789", session=99) is None
+    server.core.handle(scheduler, PeerLost("killed"), server.now)
+    server.core.check()
+    assert server.get(BOB, NAME) == b"0123456789"
+    server.join(scheduler, Role.OPERATOR)
+    server.core.handle(scheduler, KeepSession(99, b"key"), server.now)
+    server.core.settle(server.now + 1000.0)
+    assert server.get(BOB, NAME) == b"0123456789"
+    server.core.handle(scheduler, PeerLost("killed"), server.now)
+    server.core.settle(server.now + 2000.0)
+    assert server.get(BOB, NAME) is None
+    server.core.check()

@@ -18,6 +18,7 @@ usage: scaler FILE.toml                          start the cluster that a file d
        scaler check FILE.toml                    check a file without starting anything
        scaler status SCHEDULER_ADDRESS [--json]  who is there, what waits, what scales, and why
        scaler dump SCHEDULER_ADDRESS [-o FILE]   who waits for what, and why, as JSON
+       scaler results SCHEDULER_ADDRESS SESSION  the tasks of a named session and their results; --json, --drop
        scaler wait SCHEDULER_ADDRESS --workers N wait until N workers are connected
        scaler keys init|add-client|list|revoke   make the keys of a cluster, and say who may connect
 
@@ -40,6 +41,7 @@ def run(words: Sequence[str]) -> int:
         "check": _check,
         "status": _status,
         "dump": _dump,
+        "results": _results,
         "wait": _wait,
         "keys": _keys,
     }
@@ -115,6 +117,13 @@ def _dump(words: Sequence[str]) -> int:
 
     _end_on_signals()
     return dump.show(words)
+
+
+def _results(words: Sequence[str]) -> int:
+    from scaler_launch import results
+
+    _end_on_signals()
+    return results.show(words)
 
 
 def _wait(words: Sequence[str]) -> int:

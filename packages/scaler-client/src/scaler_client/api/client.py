@@ -15,7 +15,17 @@ from scaler_client.calls.object_reference import ObjectReference
 from scaler_client.calls.task_options import TaskOptions
 from scaler_client.futures.futures import ScalerFuture
 from scaler_client.interrupts import interrupts_blocked
-from scaler_client.parameters import can_prefetch, check, check_client, flag, items, key_settings, keywords, rows
+from scaler_client.parameters import (
+    can_prefetch,
+    check,
+    check_client,
+    check_session,
+    flag,
+    items,
+    key_settings,
+    keywords,
+    rows,
+)
 from scaler_client.payloads.serializers import DefaultSerializer
 from scaler_client.task_context import current_task, forwarding_to, runtime
 from scaler_protocol.ids import new_identity
@@ -24,6 +34,7 @@ from scaler_protocol.ranges import shown
 from scaler_protocol.serializer import Serializer
 
 if TYPE_CHECKING:
+    from scaler_client.api.client_session import ClientSession
     from scaler_client.api.connected_workers import ConnectedWorkers
     from scaler_client.api.executor import ClientExecutor
     from scaler_client.runtime.io_thread import IoThread
@@ -52,11 +63,16 @@ class Client:
         insecure: use no keys, as the services of a cluster with `--insecure` do; by default as `SCALER_INSECURE` says.
         block: whether `submit`, `map`, `get` and their like wait while this client has as many unfinished tasks as the
             scheduler allows (`--max-number-of-tasks-waiting`); otherwise they raise SubmitLimitError then.
+        session: the name of a session that outlives this client: its tasks go on without it, and a later client with
+            the same name gets their futures, see the property `session`. One client at a time has it.
+        session_secret: what proves the session; by default the secret key in `keys`, and without keys nothing.
 
     Raises:
         AddressError, ValueError, TypeError: a parameter is invalid; the message names it.
         ValueError: the keys cannot be read, or others can read them.
-        HandshakeRefusedError: the scheduler does not accept the key, or has another one than the key was made for.
+        HandshakeRefusedError: the scheduler does not accept the key, or has another one than the key was made for; the
+            session has another secret.
+        SessionInUseError: another client has the session.
         SchedulerLostError: the scheduler does not answer within `timeout_seconds`.
 
     >>> with Client(address=address) as client:
@@ -77,11 +93,14 @@ class Client:
         keys: str | os.PathLike[str] | None = None,
         insecure: bool = False,
         block: bool = True,
+        session: str | None = None,
+        session_secret: str | bytes | None = None,
     ) -> None:
         if security_config is not None:
             raise ValueError("security_config is no longer taken: name the directory of the cluster's keys with keys=")
         security = key_settings(keys, insecure)
         check_client(address, timeout_seconds, serializer, stream_output, object_storage_address)
+        check_session(session, session_secret)
         # ZeroMQ, Cap'n Proto and cloudpickle take most of the start-up time: services start meanwhile.
         with interrupts_blocked():
             from scaler_client.runtime import connection
@@ -95,13 +114,12 @@ class Client:
             "stream_output": stream_output,
             "object_storage_address": object_storage_address,
             "insecure": insecure,
-            "block": block,
+            "block": flag("block", block),
         }
-        block = flag("block", block)
-        self._timeout_seconds = timeout_seconds
-        self._identity = new_identity()
+        self._timeout_seconds, self._identity = timeout_seconds, new_identity()
+        named = connection.SessionName.of(session, session_secret) if session is not None else None
         self._io, self._inside = connection.connect(
-            runtime(), address, self._identity, float(timeout_seconds), object_storage_address or "", security
+            runtime(), address, self._identity, float(timeout_seconds), object_storage_address or "", security, named
         )
         try:
             self._calls = CallSubmitter(
@@ -111,6 +129,7 @@ class Client:
             if self._inside is None:
                 self._io.stop()
             raise
+        self._session = self._calls.session(session) if session is not None else None
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -363,6 +382,26 @@ class Client:
         self._check()
         self._calls.clear()
 
+    @property
+    def session(self) -> ClientSession:
+        """The named session: its futures, their names, its end.
+
+        Raises:
+            ValueError: the client has no `session`.
+            ClientQuitError: the client is disconnected.
+
+        >>> with Client(address, session="api-session") as first:
+        ...     first.submit(pow, 2, 10).running()
+        True
+        >>> with Client(address, session="api-session") as second:
+        ...     [future.result() for future in second.session.futures()]
+        [1024]
+        """
+        self._check()
+        if self._session is None:
+            raise ValueError("this client's session has no name and ends with it: make Client(..., session='name')")
+        return self._session
+
     # --- workers ----------------------------------------------------------------------------------------------------
 
     def workers(self) -> ConnectedWorkers:
@@ -415,8 +454,12 @@ class Client:
     def disconnect(self) -> None:
         """Cancel unfinished calls and disconnect. Inside a task only this client is closed. May be called again.
 
+        A client with a `session` leaves it: futures end as cancelled here only, and the calls go on.
+
         >>> client.disconnect()
         """
+        if self._session is not None:
+            self._io.leave(self._timeout_seconds)  # first, since calls that go on need what they refer to
         self._calls.close()
         if self._inside is None:
             self._io.stop()

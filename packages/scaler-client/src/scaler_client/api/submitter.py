@@ -35,6 +35,7 @@ from scaler_protocol.messages import Status
 from scaler_protocol.serializer import Serializer
 
 if TYPE_CHECKING:
+    from scaler_client.api.client_session import ClientSession
     from scaler_client.graphs.submission import GraphSubmission
     from scaler_client.runtime.io_thread import IoThread
 
@@ -73,6 +74,12 @@ class CallSubmitter:
             PickledCalls(self._owner, self._arguments) if default else PartCalls(self._owner, serializer, store)
         )
         self._callees = Callees(self._writer, stream_output=stream_output, store=store)
+
+    def session(self, name: str) -> ClientSession:
+        """The named session of this client."""
+        from scaler_client.api.client_session import ClientSession
+
+        return ClientSession(name, self._io, self._owner, self._writer)
 
     def check(self) -> None:
         """Raise ClientQuitError if the client is disconnected."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from scaler_client.core.blocked_runs import BlockedRuns
 from scaler_client.core.call_queue import CallQueue
@@ -43,11 +43,15 @@ from scaler_client.core.events import (
     ClearRequested,
     ClientClosed,
     ClientEvent,
+    FuturesAdopted,
     InputDumped,
+    LeaveRequested,
     MessageRejected,
     ObjectsRestored,
     RestoreFailed,
+    SessionRequested,
     ShutdownRequested,
+    TaskLabelled,
     TasksCancelled,
     UnknownObjectsListed,
     WorkersRequested,
@@ -62,17 +66,19 @@ from scaler_client.core.records import (
     Discard,
     LocalFailure,
     OutstandingCall,
+    is_call_known,
 )
 from scaler_client.core.releases import Releases
 from scaler_client.core.resubmissions import Resubmissions
 from scaler_client.core.scheduler_link import SchedulerLink
 from scaler_client.core.sent_functions import SentFunctions
+from scaler_client.core.session_requests import SessionRequests
 from scaler_client.core.submit_builder import pieces_of, submit_message, tasks_of
 from scaler_client.core.unknown_objects import UnknownObjects
 from scaler_client.core.worker_requests import WorkerRequests
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp
 from scaler_protocol.capacity import ListWorkers, WorkerList
-from scaler_protocol.errors import ScalerError
+from scaler_protocol.errors import ResultDroppedError, ScalerError
 from scaler_protocol.handshake import Goodbye
 from scaler_protocol.messages import (
     Cancel,
@@ -89,14 +95,18 @@ from scaler_protocol.messages import (
     Status,
     TaskCredit,
 )
+from scaler_protocol.sessions import EndSession, LabelTask, ListTasks, TaskList
 from scaler_protocol.storage import DeleteObjects
+
+_NOT_KEPT: Final = ResultDroppedError("the scheduler knows nothing of this task any more: was it restarted?")
 
 
 class ClientCore:
     """The state of a client, without threads and sockets. `handle` is the only way in, `settle` the only way out."""
 
-    def __init__(self, address: str) -> None:
-        self._link = SchedulerLink(address)
+    def __init__(self, address: str, *, named: bool = False) -> None:
+        self._link, self._named = SchedulerLink(address), named
+        self._session_requests = SessionRequests()
         self._outstanding: dict[int, OutstandingCall] = {}
         self._queue = CallQueue()
         self._graphs = GraphTable()
@@ -105,8 +115,7 @@ class ClientCore:
         self._resubmissions = Resubmissions()
         self._unknown_objects = UnknownObjects()
         self._releases = Releases()
-        self._blocked_runs = BlockedRuns()
-        self._pending_inputs = PendingInputs()
+        self._blocked_runs, self._pending_inputs = BlockedRuns(), PendingInputs()
         self.task_credit = 0
         """Tasks that may be unfinished; 0 for any number."""
         self._worker_requests = WorkerRequests()
@@ -143,6 +152,16 @@ class ClientCore:
             DeleteObjects: self._delete_objects,
             Ended: self._ended,
             TaskCredit: self._credited,
+            **self._of_named_sessions(),
+        }
+
+    def _of_named_sessions(self) -> dict[type[Any], Callable[[Any, float], None]]:
+        return {
+            SessionRequested: lambda event, now: self._replies.append(self._session_requests.ask(event)),
+            TaskLabelled: lambda event, now: self._replies.append(self._session_requests.label(event)),
+            FuturesAdopted: self._adopt,
+            LeaveRequested: lambda event, now: self._session_requests.leaving.append(event.number),
+            TaskList: self._tasks_listed,
         }
 
     def handle(self, event: ClientEvent, now: float) -> None:
@@ -159,21 +178,27 @@ class ClientCore:
         if self._link.failure is not None:
             self._fail_everything(self._link.failure)
         if self._link.up:
-            while (batch := self._queue.take()) is not None:
-                self._send(submit_message(batch, self._functions.new(batch.groups)))
-            if self._blocked_runs:
-                self._send(self._blocked_runs.take())
-            if self._pending_inputs:
-                self._answer_inputs(now)
-            for message in self._replies:
-                self._send(message)
-            self._replies = []
-            if release := self._releases.take(now):
-                self._send(release)
+            self._send_pending(now)
+        if self._session_requests.leaving and not self._queue and (self._link.up or self._link.failure is not None):
+            self._out += map(Cleared, self._session_requests.leaving)
+            self._session_requests.leaving = []
         if self._unknown_objects.become_garbage(self._outstanding):
             self._out.append(DeleteUnknownObjects())
         out, self._out = self._out, []
         return out
+
+    def _send_pending(self, now: float) -> None:
+        while (batch := self._queue.take()) is not None:
+            self._send(submit_message(batch, self._functions.new(batch.groups)))
+        if self._blocked_runs:
+            self._send(self._blocked_runs.take())
+        if self._pending_inputs:
+            self._answer_inputs(now)
+        for message in self._replies:
+            self._send(message)
+        self._replies = []
+        if release := self._releases.take(now):
+            self._send(release)
 
     def due(self) -> float | None:
         """The time (time.monotonic) at which `settle` must be called even if no event arrives; None if never."""
@@ -243,9 +268,11 @@ class ClientCore:
     def _fail_everything(self, failure: ScalerError) -> None:
         """The scheduler cannot be reached: end all calls and requests."""
         if self._outstanding:
-            self._replies += map(Cancel, pieces_of(list(self._outstanding)))  # the link may come back
+            if not self._named:
+                self._replies += map(Cancel, pieces_of(list(self._outstanding)))  # the link may come back
             self._fail_all(Status.FAILED, LocalFailure.of(failure))
         self._out += self._worker_requests.fail(failure)
+        self._out += self._session_requests.fail(failure)
 
     def _end(self, calls: dict[int, OutstandingCall], status: int, payload: bytes) -> None:
         if calls:
@@ -267,6 +294,11 @@ class ClientCore:
         self._outstanding.update(piece.requested)
         self._graphs.add(piece)
         self._queue.add((piece,))
+
+    def _adopt(self, event: FuturesAdopted, now: float) -> None:
+        self._outstanding.update([(call.task_id, call) for call in event.futures])
+        tasks = [call.task_id for call in event.futures]
+        self._replies += [Reconcile(wanted=wanted) for wanted in pieces_of(tasks)]
 
     def _cancel(self, event: TasksCancelled, now: float) -> None:
         self._cancelled.extend(event.tasks)
@@ -325,16 +357,33 @@ class ClientCore:
 
     def _link_up(self, event: LinkUp, now: float) -> None:
         forgotten = self._link.opened(event)
-        self._queue.credit, self.task_credit = event.welcome.session_credit, event.welcome.task_credit
         welcome = event.welcome
-        self._out.append(Connected(None, welcome.storage_address, welcome.incarnation, welcome.session_token))
+        self._queue.credit, self.task_credit = welcome.session_credit, welcome.task_credit
+        unused = (welcome.ids_from, welcome.ids_to) if welcome.ids_to else None
+        address, token = welcome.storage_address, welcome.session_token
+        self._out.append(Connected(None, address, welcome.incarnation, token, welcome.session, unused))
         if forgotten:
-            self._functions.clear()
-            self._replies = [message for message in self._replies if not isinstance(message, Cancel | ListWorkers)]
-            self._replies += self._worker_requests.again()
-            self._queue.stop_all_resending()
-            for wanted in pieces_of(self._graphs.resume(self._outstanding, self._queue.tasks())):
-                self._send(Reconcile(wanted=wanted))
+            self._start_anew()
+
+    def _start_anew(self) -> None:
+        """The scheduler has forgotten what it was sent, or, of a named session, has missed some of it."""
+        self._functions.clear()
+        asked = (ListWorkers, ListTasks, EndSession, LabelTask)
+        gone = asked if self._named else (Cancel, *asked)
+        self._replies = [message for message in self._replies if not isinstance(message, gone)]
+        self._replies += self._worker_requests.again()
+        self._replies += self._session_requests.again()
+        self._queue.stop_all_resending()
+        unsent = self._queue.tasks()
+        if self._named and not self._link.restarted:
+            # It has the tasks, and knows which nodes of graphs are still needed.
+            calls = self._outstanding.items()
+            tasks = [task for task, call in calls if _is_requested(call) and task not in unsent]
+        else:
+            tasks = self._graphs.resume(self._outstanding, unsent)
+        for wanted in pieces_of(tasks):
+            self._send(Reconcile(wanted=wanted))
+        if not self._named:
             self._out.append(ListUnknownObjects())
 
     def _link_lost(self, event: LinkLost, now: float) -> None:
@@ -383,6 +432,10 @@ class ClientCore:
         if listed := self._worker_requests.answer(message):
             self._out.append(listed)
 
+    def _tasks_listed(self, message: TaskList, now: float) -> None:
+        if answered := self._session_requests.answer(message):
+            self._out.append(answered)
+
     def _delete_objects(self, message: DeleteObjects, now: float) -> None:
         self._out.append(Discard(message.objects))
 
@@ -393,6 +446,8 @@ class ClientCore:
         self.task_credit = message.tasks
 
     def _need_tasks(self, message: NeedTasks, now: float) -> None:
+        lost = [task for task in message.tasks if (call := self._outstanding.get(task)) and not is_call_known(call)]
+        self._end({task: self._outstanding.pop(task) for task in lost}, Status.FAILED, LocalFailure.of(_NOT_KEPT))
         self._resend(self._graphs.resend(message.tasks, self._outstanding))
 
     def _resend(self, tasks: Iterable[int]) -> None:
@@ -400,3 +455,7 @@ class ClientCore:
         for task in tasks:
             if (call := self._outstanding.get(task)) is not None:
                 self._queue.resend(task, call)
+
+
+def _is_requested(call: OutstandingCall) -> bool:
+    return not isinstance(call, GraphPiece)

@@ -9,6 +9,7 @@ from scaler_protocol.capacity import WorkerList
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Message
+from scaler_protocol.sessions import TaskList
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +21,17 @@ class Transmit:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The link is up (address of object storage and token for it, incarnation of the scheduler), or will not be."""
+    """The link is up (address of object storage and token for it, incarnation of the scheduler), or will not be.
+
+    An earlier client of the session has used all task ids but those with counts in `unused_ids`.
+    """
 
     error: ScalerError | None
     storage: str = ""
     scheduler: int = 0
     token: bytes = b""
+    session: int = 0
+    unused_ids: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,14 @@ class WorkersListed:
 
     number: int
     answer: WorkerList | ScalerError
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAnswered:
+    """The answer to the SessionRequested with this number, or why there is none."""
+
+    number: int
+    answer: Sequence[TaskList] | ScalerError
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +96,7 @@ class DeleteUnknownObjects:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """All earlier effects are performed: the ClearRequested with this number is done."""
+    """All earlier effects are performed: the ClearRequested or LeaveRequested with this number is done."""
 
     number: int
 
@@ -95,6 +109,7 @@ ClientEffect = (
     | Print
     | AnswerShutdown
     | WorkersListed
+    | SessionAnswered
     | Discard
     | DumpInputs
     | RestoreObjects

@@ -10,6 +10,7 @@ from scaler_io.links.events import UplinkEvent
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Message
+from scaler_protocol.sessions import EndSession, ListTasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,35 @@ class WorkersRequested:
 @dataclass(frozen=True, slots=True)
 class WorkersUnwanted:
     """Nobody waits any more for the answer to the WorkersRequested with this number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequested:
+    """Ask about the named session; answered by SessionAnswered with the request's number."""
+
+    message: ListTasks | EndSession
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLabelled:
+    """A future of the named session is published under this name."""
+
+    task: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class FuturesAdopted:
+    """Futures of tasks that an earlier process of the session has submitted; their calls are unknown here."""
+
+    futures: Sequence[SingleCall]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveRequested:
+    """Reply with Cleared and this number when all calls are sent, or never will be."""
 
     number: int
 
@@ -114,6 +144,10 @@ ClientRequest = (
     | ShutdownRequested
     | WorkersRequested
     | WorkersUnwanted
+    | SessionRequested
+    | TaskLabelled
+    | FuturesAdopted
+    | LeaveRequested
     | ClearRequested
     | InputDumped
     | ObjectsRestored

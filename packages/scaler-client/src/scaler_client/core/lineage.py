@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from scaler_client.core.graph_state import GraphPiece, NodeNeed
-from scaler_client.core.records import CallGroup, Dependency, Dump, Outcome, OutstandingCall
+from scaler_client.core.records import CallGroup, Dependency, Dump, Outcome, OutstandingCall, is_call_known
 from scaler_client.objects.handles import Remade, StoredObject, StoredPayload
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Done
@@ -100,7 +100,7 @@ def lineages_of(done: Done, calls: Sequence[OutstandingCall | None]) -> dict[int
     return {
         position: lineage_of(call, done.tasks[position], done.statuses[position])
         for position in done.stored
-        if (call := calls[position]) is not None and not isinstance(call, GraphPiece)
+        if (call := calls[position]) is not None and not isinstance(call, GraphPiece) and is_call_known(call)
     }
 
 

@@ -70,6 +70,11 @@ class OutstandingCall(Protocol):
         """What one of its tasks depends on."""
 
 
+def is_call_known(call: OutstandingCall) -> bool:
+    """Whether its tasks can be submitted again: those of an earlier process of a named session cannot."""
+    return bool(call._group.wire.function)
+
+
 class SingleCall(OutstandingCall, Protocol):
     """One task."""
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from scaler_client.core.graph_state import GraphPiece
-from scaler_client.core.records import OutstandingCall
+from scaler_client.core.records import OutstandingCall, is_call_known
 from scaler_protocol.errors import ObjectNotFoundError, StorageLostError, restore
 from scaler_protocol.messages import Done, Status
 
@@ -40,7 +40,8 @@ class Resubmissions:
             count = self._counts.pop(task, 0)
             if status != Status.FAILED or count >= RESUBMISSION_LIMIT or not _is_loss(payload):
                 continue
-            if task in outstanding and not isinstance(outstanding[task], GraphPiece):
+            call = outstanding.get(task)
+            if call is not None and is_call_known(call) and not isinstance(call, GraphPiece):
                 self._counts[task] = count + 1
                 self._failures[task] = bytes(payload)
                 kept.append(task)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp
-from scaler_protocol.errors import HandshakeRefusedError, ScalerError, SchedulerLostError
+from scaler_protocol.errors import HandshakeRefusedError, ScalerError, SchedulerLostError, SessionInUseError
 from scaler_protocol.handshake import Goodbye
 
 
@@ -15,12 +15,17 @@ class SchedulerLink:
         self.up = False
         self.failure: ScalerError | None = None
         """Why all calls fail, until the link is up again; None if it is up, or may come up in time."""
+        self.restarted = False
+        """Whether the scheduler is another one than before."""
         self._was_up = False
+        self._scheduler = 0
         self._down_reason = ""
 
     def opened(self, event: LinkUp) -> bool:
         """The link is up; returns whether the scheduler has forgotten what it was sent before."""
         forgotten = self._was_up and not event.resumed
+        self.restarted = self._scheduler not in (0, event.welcome.incarnation)
+        self._scheduler = event.welcome.incarnation
         self.up, self.failure, self._was_up = True, None, True
         return forgotten
 
@@ -41,7 +46,8 @@ class SchedulerLink:
     def refused(self, event: LinkRefused) -> ScalerError:
         """The scheduler refuses this client; returns the error of all calls."""
         reasons = "; ".join(event.reasons)
-        return self._fail(HandshakeRefusedError(f"the scheduler at {self._address} refuses this client: {reasons}"))
+        kind = SessionInUseError if event.in_use else HandshakeRefusedError
+        return self._fail(kind(f"the scheduler at {self._address} refuses this client: {reasons}"))
 
     def _fail(self, error: ScalerError) -> ScalerError:
         self.up, self.failure = False, error

@@ -86,10 +86,20 @@ class ClientStorage:
     """The objects of one session. Thread-safe, also in finalizers."""
 
     def __init__(
-        self, door: StorageDoor, session: int, remake: Callable[[ResultOrigin], Remade | None] = lambda origin: None
+        self,
+        door: StorageDoor,
+        session: int,
+        remake: Callable[[ResultOrigin], Remade | None] = lambda origin: None,
+        *,
+        keeps_results: bool = False,
     ) -> None:
-        """`remake` starts the task, or returns the one that was started, that makes a lost result again."""
-        self._door, self._session, self._remake = door, session, remake
+        """`remake` starts the task, or returns the one that was started, that makes a lost result again.
+
+        `keeps_results`: the scheduler deletes results, and they outlive this process.
+        """
+        self._door, self.session, self._remake = door, session, remake
+        self._kept: set[bytes] | None = set() if keeps_results else None
+        """The results that this process does not delete."""
         self._known: WeakValueDictionary[bytes, StoredObject] = WeakValueDictionary()
         self._read_order = ReadOrder()
         self._renew_locks()
@@ -136,7 +146,7 @@ class ClientStorage:
     def _put(self, stored_object: StoredObject, payload: Payload, copying: Copying | None = None) -> None:
         connection = self._connection()
         buffers = payload.pieces if isinstance(payload, BufferedPickle) else payload
-        connection.put(buffers, session=self._session, name=stored_object.reference[:OBJECT_ID_BYTES], copying=copying)
+        connection.put(buffers, session=self.session, name=stored_object.reference[:OBJECT_ID_BYTES], copying=copying)
 
     def _copy(self, stored_object: StoredObject, payload: bytes) -> None:
         with self._lock:
@@ -185,7 +195,7 @@ class ClientStorage:
         garbage = [Reference(name, 0) for name in unknown if name not in self._known]
         if garbage and self._refusal is None:
             _LOG.info("deleting %s objects that a lost scheduler has left behind", len(garbage))
-            self._connection().delete(garbage, session=self._session)
+            self._connection().delete(garbage, session=self.session)
 
     def _rebuilt(self, stored_object: StoredObject) -> bytes | None:
         payload = self._copies.get(stored_object.reference)
@@ -208,7 +218,7 @@ class ClientStorage:
                     self.losses += 1
             stored_object.finish_put(error)
 
-        self._async_puts.put(self._connection(), payload, session=self._session, name=reference.object, done=done)
+        self._async_puts.put(self._connection(), payload, session=self.session, name=reference.object, done=done)
         return handle
 
     def adopt(self, reference: bytes, origin: ResultOrigin | None = None) -> StoredPayload:
@@ -220,6 +230,8 @@ class ClientStorage:
         handle, size = self._handle_of(reference), origin.size if origin is not None else 0
         with self._lock:
             self._read_order.add(Reference.unpack(reference))
+            if self._kept is not None:
+                self._kept.add(reference)
             if self._origin_bytes + size <= ORIGINS_LIMIT_BYTES and reference not in self._origins:
                 handle.object.origin = origin
                 self._origins[reference] = size
@@ -246,7 +258,7 @@ class ClientStorage:
         """Delete an object that has no handle here."""
         if object_id not in self._known:
             with contextlib.suppress(Exception):  # then it is deleted with the session
-                self._connection().delete([Reference(object_id, 0)], session=self._session)
+                self._connection().delete([Reference(object_id, 0)], session=self.session)
 
     def fetch(self, reference: bytes, timeout: float = math.inf) -> Buffer:
         """The bytes of an object; raises ScalerError, OSError, or TimeoutError after `timeout` seconds."""
@@ -311,8 +323,11 @@ class ClientStorage:
             self._origin_bytes -= self._origins.pop(reference, 0)
             self._copied -= len(self._copies.pop(reference, b""))
             self._read_order.take(unpacked := Reference.unpack(reference))
-        if self._refusal is None:
-            self._connection().delete([unpacked], session=self._session)
+            is_kept = self._kept is not None and reference in self._kept
+            if self._kept is not None:
+                self._kept.discard(reference)
+        if self._refusal is None and not is_kept:
+            self._connection().delete([unpacked], session=self.session)
 
     def refuse(self, refusal: ScalerError) -> None:
         """Raise this error from now on: the client has disconnected, or this process is a fork of the client's."""

@@ -6,6 +6,7 @@ import platform
 import socket
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import cloudpickle
@@ -20,12 +21,35 @@ from scaler_io.security.keyring import CLIENT_KEYS, Credentials
 from scaler_io.transport.own_keys import credentials_for
 from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.addresses import Address
-from scaler_protocol.errors import ClientForkedError
+from scaler_protocol.errors import ClientForkedError, SessionInUseError
 from scaler_protocol.handshake import Hello, Role
-from scaler_protocol.ids import new_identity, new_incarnation, new_session
+from scaler_protocol.ids import new_identity, new_incarnation, new_session, session_key
+from scaler_protocol.lazy_dataclass import dataclass
 
+RETRY_SECONDS = 0.2
 CONNECT_GRACE_SECONDS = 5.0
 """Added to the timeout, so that the connecting thread reports the error first."""
+
+
+SESSION_SECONDS = 5.0
+"""How long to wait for another client of the named session that may have ended just now."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionName:
+    """A session that outlives its client; `secret` proves it, instead of the secret key if there is one."""
+
+    name: str
+    secret: bytes = b""
+
+    @classmethod
+    def of(cls, name: str, secret: str | bytes | None) -> SessionName:
+        """From what a user gives."""
+        return cls(name, secret.encode() if isinstance(secret, str) else secret or b"")
+
+    def key(self, credentials: Credentials | None) -> bytes:
+        """What proves the session to services."""
+        return session_key(self.name, self.secret or (credentials.secret if credentials is not None else b""))
 
 
 def dial(
@@ -35,6 +59,7 @@ def dial(
     timeout_seconds: float,
     storage_address: str = "",
     credentials: Credentials | None = None,
+    named: SessionName | None = None,
 ) -> IoThread:
     """A running IoThread that connects to a scheduler; raises AddressError.
 
@@ -43,17 +68,11 @@ def dial(
     parsed = Address.parse_peer(address)
     if storage_address:
         Address.parse_peer(storage_address)
-    session, key = new_session(), new_identity()
-    hello = Hello(
-        Role.CLIENT,
-        identity,
-        new_incarnation(),
-        session=session,
-        name=name,
-        host=socket.gethostname(),
-        python=platform.python_version(),
-        cloudpickle=cloudpickle.__version__,
-    )
+    session, session_name = new_session(), named.name if named is not None else ""
+    key = named.key(credentials) if named is not None else new_identity()
+    hello = _hello(identity, name, session)
+    if session_name:
+        hello = replace(hello, session_name=session_name, session_key=key)
 
     def transport() -> Transport:
         return Dialer(parsed, Uplink(hello, time.monotonic(), timeout_seconds=timeout_seconds), credentials=credentials)
@@ -62,7 +81,8 @@ def dial(
         patience = min(timeout_seconds, PATIENCE_SECONDS)
         return ObjectConnection(
             at,
-            session=session,
+            session=thread.storage.session,
+            session_name=session_name,
             key=key,
             timeout_seconds=patience,
             name=name,
@@ -72,10 +92,22 @@ def dial(
         )
 
     door = StorageDoor(lambda: storage_address or thread.storage_address, connect)
-    thread = IoThread(
-        address, TaskIds(session), transport, ClientStorage(door, session, lambda origin: thread.remake(origin))
-    )
+    storage = ClientStorage(door, session, lambda origin: thread.remake(origin), keeps_results=bool(session_name))
+    thread = IoThread(address, TaskIds(session), transport, storage, named=bool(session_name))
     return _started(thread)
+
+
+def _hello(identity: bytes, name: str, session: int) -> Hello:
+    return Hello(
+        Role.CLIENT,
+        identity,
+        new_incarnation(),
+        session=session,
+        name=name,
+        host=socket.gethostname(),
+        python=platform.python_version(),
+        cloudpickle=cloudpickle.__version__,
+    )
 
 
 _SHARED = "all tasks of a worker share them, and this worker will end: run this task again"
@@ -110,6 +142,7 @@ def connect(
     timeout_seconds: float,
     storage_address: str,
     security: tuple[Path | None, bool],
+    named: SessionName | None = None,
 ) -> tuple[IoThread, TaskRuntime | None]:
     """The thread for a client, connected, and `inside` where it is the one that the tasks of this process share.
 
@@ -117,6 +150,8 @@ def connect(
     Raises ValueError or ClientForkedError where an address is needed, AddressError, KeyFileError,
     HandshakeRefusedError, SchedulerLostError.
     """
+    if named is not None and inside is not None:
+        raise ValueError(f"session={named.name!r} inside a task: its client belongs to the session of the task")
     if address is None:
         if inside is not None:
             return nested(inside), inside
@@ -127,12 +162,20 @@ def connect(
             )
         raise ValueError("No scheduler address provided, and not running inside a worker context")
     credentials = credentials_for(Address.parse_peer(address), *security, CLIENT_KEYS)
-    io = dial(address, identity, f"Client|{identity.hex()}", timeout_seconds, storage_address, credentials)
-    try:
-        io.wait_connected(timeout_seconds + CONNECT_GRACE_SECONDS)
-    except BaseException:
-        io.stop()
-        raise
+    name, until = f"Client|{identity.hex()}", time.monotonic() + SESSION_SECONDS
+    while True:
+        io = dial(address, identity, name, timeout_seconds, storage_address, credentials, named)
+        try:
+            io.wait_connected(timeout_seconds + CONNECT_GRACE_SECONDS)
+            break
+        except SessionInUseError:
+            io.stop()
+            if time.monotonic() >= until:
+                raise
+            time.sleep(RETRY_SECONDS)
+        except BaseException:
+            io.stop()
+            raise
     if inside is not None and io.scheduler == inside.scheduler:
         # The task's own cluster, under any address: a task that waits must not occupy its worker's slot.
         io.stop()

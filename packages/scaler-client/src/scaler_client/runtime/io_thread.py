@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import itertools
 import logging
+import math
 import os
 import sys
 import threading
@@ -26,6 +27,7 @@ from scaler_client.core.effects import (
     ListUnknownObjects,
     Print,
     RestoreObjects,
+    SessionAnswered,
     Transmit,
     WorkersListed,
 )
@@ -35,6 +37,7 @@ from scaler_client.core.events import (
     ClientClosed,
     ClientRequest,
     InputDumped,
+    LeaveRequested,
     MessageRejected,
     ObjectsRestored,
     RestoreFailed,
@@ -54,6 +57,7 @@ from scaler_client.runtime.blocking import BlockingSection, MailboxEntry
 from scaler_client.runtime.callbacks import Callbacks
 from scaler_client.runtime.mailbox import Mailbox
 from scaler_client.runtime.remaking import Remaker
+from scaler_client.runtime.session_queries import SessionQueries
 from scaler_client.runtime.task_gate import TaskGate
 from scaler_client.runtime.task_ids import TaskIds
 from scaler_client.runtime.worker_lists import WorkerLists
@@ -66,6 +70,8 @@ from scaler_protocol.messages import Message
 PAUSE_SECONDS: Final = 0.001
 """How long the thread pauses after it took submissions, so that more of them go into one batch."""
 IDLE_SECONDS: Final = 1.0
+LEAVE_SECONDS: Final = 10.0
+"""How long a client of a named session waits at its end until the scheduler has all calls."""
 GOODBYE_SECONDS: Final = 1.0
 """How long closing may take."""
 
@@ -82,7 +88,10 @@ class IoThread:
         dial: Callable[[], Transport],
         storage: ClientStorage,
         runtime: TaskRuntime | None = None,
+        *,
+        named: bool = False,
     ) -> None:
+        """`named`: the session outlives this client."""
         self.address = address
         self.storage_address, self.storage_token = "", b""
         """The address of object storage as the scheduler reports it."""
@@ -90,14 +99,16 @@ class IoThread:
         """The incarnation of the scheduler that sent the last Welcome."""
         self.storage = storage
         self._inside = runtime is not None
+        self._named = named
         self.mailbox: Mailbox[MailboxEntry] = Mailbox()
         self.waiting = BlockingSection(self.mailbox, runtime)
         self.gate = TaskGate(self.mailbox, self.waiting)
         self.worker_lists = WorkerLists(self.mailbox, self.waiting)
+        self.session_queries = SessionQueries(self.mailbox, self.waiting)
         self.ids = ids
         self.next_task, self.next_tasks = ids.next_task, ids.next_tasks
         self._dial = dial
-        self._core = ClientCore(address)
+        self._core = ClientCore(address, named=named)
         self._callbacks = Callbacks()
         self._remaker = Remaker(self._submit_again)
         self._unstarted: deque[tuple[Callable[[], object], str]] = deque()
@@ -107,8 +118,16 @@ class IoThread:
         self._shutdown_answered = ThreadEvent()
         self._shutdown_answer: AnswerShutdown | None = None
         self._clear_numbers = itertools.count()
-        self._clearing: dict[int, ThreadEvent] = {}  # by the number of its request: set when a `clear` is done
-        self._perform: dict[type[Any], Callable[[Any], object]] = {
+        self._clearing: dict[int, ThreadEvent] = {}
+        """By the number of its request: what is set when a `clear` is done."""
+        self._perform = self._performers()
+        self._taken: list[MailboxEntry] = []
+        """The mailbox entries that the core is handling."""
+        self._taken_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="scaler-io", daemon=True)
+
+    def _performers(self) -> dict[type[Any], Callable[[Any], object]]:
+        return {
             Cleared: self._cleared,
             Deliver: self._deliver,
             Discard: self._discard,
@@ -116,15 +135,12 @@ class IoThread:
             Print: lambda output: self._callbacks.add(lambda: _print(output)),
             AnswerShutdown: self._note_shutdown,
             WorkersListed: self.worker_lists.answer,
+            SessionAnswered: self.session_queries.answer,
             DumpInputs: self._dump_inputs,
             RestoreObjects: lambda lost: self.restore_objects(lost.tasks, lost.needs),
             ListUnknownObjects: lambda effect: self._callbacks.add(self._list_unknown_objects),
             DeleteUnknownObjects: lambda effect: self._callbacks.add(self.storage.delete_unknown),
         }
-        self._taken: list[MailboxEntry] = []
-        """The mailbox entries that the core is handling."""
-        self._taken_at = 0.0
-        self._thread = threading.Thread(target=self._run, name="scaler-io", daemon=True)
 
     def start(self) -> None:
         """Start connecting; raises RuntimeError at the limit of threads."""
@@ -156,12 +172,32 @@ class IoThread:
 
     def clear(self) -> None:
         """Cancel all tasks; returns when all futures have ended."""
+        self._request(ClearRequested, math.inf)
+
+    def leave(self, seconds: float) -> None:
+        """Close a client whose session goes on; waits at most `seconds` until the scheduler has all calls."""
+        if not self.mailbox.closed and threading.current_thread() is not self._thread:
+            until = time.monotonic() + seconds
+            is_sent = self._request(LeaveRequested, seconds)
+            try:
+                left = max(0.1, until - time.monotonic())
+                is_sent = is_sent and self.worker_lists.ask(0, left) is not None  # it follows the calls
+            except ScalerError:
+                is_sent = False
+            if not is_sent:
+                _log.warning("the scheduler at %s may lack the last calls of a session that was left", self.address)
+        self.stop()
+
+    def _request(self, kind: Callable[[int], ClearRequested | LeaveRequested], seconds: float) -> bool:
+        """Tell the core something that it answers with Cleared; returns whether it has, within `seconds`."""
         number, cleared = next(self._clear_numbers), ThreadEvent()
         self._clearing[number] = cleared
-        self.tell(ClearRequested(number))
+        self.tell(kind(number))
         self.mailbox.wake()
-        while not cleared.wait(IDLE_SECONDS) and self._thread.is_alive():
+        until = time.monotonic() + seconds
+        while not cleared.wait(IDLE_SECONDS) and self._thread.is_alive() and time.monotonic() < until:
             pass
+        return cleared.is_set()
 
     def call_soon(self, work: Callable[[], object]) -> None:
         """Run this in the callback thread."""
@@ -271,6 +307,9 @@ class IoThread:
         self.storage_token = event.token or self.storage_token
         self.scheduler = event.scheduler or self.scheduler
         if not self._connected.is_set():
+            if event.unused_ids is not None:
+                self.ids.resume(event.session, event.unused_ids)
+                self.storage.session = event.session
             self._connect_error = event.error
             self._connected.set()
         elif event.error is not None:
@@ -363,7 +402,7 @@ class IoThread:
             self.tell(RestoreFailed(effect.tasks))
         elif isinstance(effect, DumpInputs):  # no thread can be started
             self._callbacks.add(lambda: self._dump_each(effect))
-        elif isinstance(effect, Cleared | AnswerShutdown | WorkersListed | Connected):
+        elif isinstance(effect, Cleared | AnswerShutdown | WorkersListed | SessionAnswered | Connected):
             self._perform[type(effect)](effect)
 
     def _expects_more(self, taken: int, now: float) -> bool:
@@ -407,6 +446,7 @@ class IoThread:
             lambda: self._end_waiting(failure),
             self.gate.wake,
             lambda: self.worker_lists.end(failure),
+            lambda: self.session_queries.end(failure),
             lambda: _say_goodbye(transport),
             lambda: self._close_storage(failure or ClientQuitError()),
             self._callbacks.stop,
@@ -468,6 +508,8 @@ _living: weakref.WeakSet[IoThread] = weakref.WeakSet()
 
 
 def _leave_all() -> None:
+    for living in [living for living in _living if living._named]:
+        living.leave(LEAVE_SECONDS)
     deadline = time.monotonic() + GOODBYE_SECONDS
     for living in list(_living):
         living.mailbox.close(ClientQuitError())

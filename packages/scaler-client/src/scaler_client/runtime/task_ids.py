@@ -25,11 +25,18 @@ class TaskIds:
         remedy: str = "make another Client and use that one",
         on_end: Callable[[], object] = lambda: None,
     ) -> None:
+        self.session = session
         self._remedy, self._on_end = remedy, on_end
         self._singles: Iterator[int] = iter(())
         self._singles_from = first_task(session) + 1
         self._blocks_from = first_task(session) + LAST_COUNT + 1
         self._lock = threading.RLock()  # a signal handler may submit in the middle of a submission
+
+    def resume(self, session: int, unused: tuple[int, int]) -> None:
+        """Continue a session of an earlier process before any id was given out; `unused` are the counts left."""
+        self.session = session
+        self._singles_from = first_task(session) + max(1, unused[0])
+        self._blocks_from = first_task(session) + unused[1] + 1
 
     def next_task(self) -> int:
         """One id."""

@@ -4,44 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import time
 from typing import Final
 
 from scaler_client.core.effects import WorkersListed
 from scaler_client.core.events import WorkersRequested, WorkersUnwanted
+from scaler_client.runtime.answers import AnswerWaiter
 from scaler_client.runtime.blocking import BlockingSection, MailboxEntry
 from scaler_client.runtime.mailbox import Mailbox
-from scaler_io.thread_event import ThreadEvent
 from scaler_protocol.capacity import WorkerList
-from scaler_protocol.errors import ClientForkedError, ClientQuitError, ScalerError
+from scaler_protocol.errors import ClientForkedError, ClientQuitError
 
-LOOK_SECONDS: Final = 1.0
-"""How long a thread blocks in one step, so that Ctrl-C is noticed on Windows."""
 LAST_SECONDS: Final = 1.0
 """How long to wait, after the timeout, for the workers that there are."""
-
-
-class _Waiting:
-    """One thread that waits, and its answer."""
-
-    def __init__(self) -> None:
-        self.event = ThreadEvent()
-        self.answer: WorkerList | ScalerError | None = None
-
-    def set(self, answer: WorkerList | ScalerError) -> None:
-        self.answer = answer
-        self.event.set()
-
-    def wait(self, seconds: float | None) -> WorkerList | None:
-        """The answer; None after `seconds`. Raises the error that came instead."""
-        until = None if seconds is None else time.monotonic() + seconds
-        while not self.event.is_set():
-            left = LOOK_SECONDS if until is None else min(LOOK_SECONDS, until - time.monotonic())
-            if not self.event.wait(left) and left < LOOK_SECONDS:
-                return None
-        if isinstance(self.answer, ScalerError):
-            raise type(self.answer)(*self.answer.args) from self.answer
-        return self.answer
 
 
 class WorkerLists:
@@ -50,15 +24,15 @@ class WorkerLists:
     def __init__(self, mailbox: Mailbox[MailboxEntry], blocking: BlockingSection) -> None:
         self._mailbox, self._blocking = mailbox, blocking
         self._numbers = itertools.count()
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, AnswerWaiter[WorkerList]] = {}
 
     def ask(self, at_least: int, seconds: float | None) -> WorkerList | None:
         """The connected workers, once there are `at_least`, or as they are after `seconds`; None without an answer.
 
         Raises ClientQuitError, or the error that ends the client's calls.
         """
-        number, waiting = next(self._numbers), _Waiting()
-        self._waiting[number] = waiting
+        number = next(self._numbers)
+        waiting = self._waiting[number] = AnswerWaiter[WorkerList]()
         try:
             with self._blocking:
                 self._request(number, at_least)

@@ -34,6 +34,7 @@ class LinkRefused:
     """The peer refused the connection; the link does not try again."""
 
     reasons: tuple[str, ...]
+    in_use: bool = False
 
 
 @dataclass(frozen=True, slots=True)

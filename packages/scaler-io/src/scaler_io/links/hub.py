@@ -43,6 +43,8 @@ A peer that reads confirms this about once per heartbeat interval, and needs onl
 """
 FAULTS_LIMIT = 100
 """Messages of a peer that are not allowed, between two of its heartbeats, before its connection is closed."""
+CONNECTED_SECONDS = 10.0
+"""How long a peer that sends nothing, not even heartbeats, counts as connected."""
 _HEARTBEATS = 16
 _UNNUMBERED_BYTES = 128
 """About what ZeroMQ takes for a small message."""
@@ -287,6 +289,11 @@ class Hub:
         peer = self._peers.get(identity)
         return peer.round_trip if peer else 0.0
 
+    def is_connected(self, identity: bytes) -> bool:
+        """Whether a peer has a connection over which it was heard of lately."""
+        peer, now = self._peers.get(identity), self._ticked_at or 0.0
+        return peer is not None and peer.broken_at is None and now < peer.heard_at + CONNECTED_SECONDS
+
     def links(self, now: float) -> list[LinkFigures]:
         """The links of all peers."""
         return [
@@ -480,13 +487,14 @@ class Hub:
 
     def _welcome(self, peer: _Peer, answer: Welcome, resumed: bool) -> None:
         """Send Welcome, then the messages that the peer has not acknowledged."""
+        hello = replace(peer.hello, session=answer.session or peer.hello.session)
         welcome = replace(
             answer,
             incarnation=self._incarnation,
             received=peer.stream.received,
             resumed=resumed,
             heartbeat_seconds=self._heartbeat,
-            session_token=self._token(peer.hello, peer.principal) if self._token is not None else b"",
+            session_token=self._token(hello, peer.principal) if self._token is not None else b"",
         )
         self._write(peer, welcome)
         self._out += [(peer.route, frames) for frames in peer.stream.unacknowledged()]

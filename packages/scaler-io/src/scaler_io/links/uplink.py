@@ -200,6 +200,8 @@ class Uplink:
             return []
         same = welcome.resumed and welcome.incarnation == self.peer_incarnation
         self.peer_incarnation = welcome.incarnation
+        if welcome.session:
+            self._hello = replace(self._hello, session=welcome.session)
         self.state, self._lost, self._heartbeat = LinkState.UP, False, welcome.heartbeat_seconds
         self._silent_since = self._heartbeat_at = now
         if same:
@@ -211,7 +213,7 @@ class Uplink:
 
     def _refused(self, refused: Refused, now: float) -> list[UplinkEvent]:
         self.state, self._out = LinkState.REFUSED, []
-        return [LinkRefused(tuple(refused.reasons))]
+        return [LinkRefused(tuple(refused.reasons), refused.in_use)]
 
     def _hello_received(self, hello: Hello, now: float) -> list[UplinkEvent]:
         raise ProtocolError("the accepting side must not send Hello")

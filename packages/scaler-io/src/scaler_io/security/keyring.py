@@ -59,8 +59,10 @@ MONITOR_KEYS: Final = frozenset({KeyRole.SERVER, KeyRole.OPERATOR, KeyRole.MONIT
 WORKER_KEYS: Final = (KeyRole.WORKER, KeyRole.SERVER)
 CLIENT_KEYS: Final = (KeyRole.CLIENT, *WORKER_KEYS)
 OPERATOR_KEYS: Final = (KeyRole.OPERATOR, KeyRole.SERVER)
+READER_KEYS: Final = (KeyRole.OPERATOR, KeyRole.CLIENT, KeyRole.SERVER)
 SUBSCRIBER_KEYS: Final = (KeyRole.MONITOR, *OPERATOR_KEYS)
-"""The keys with which agents and managers, clients, operators and monitors connect: the first that there is."""
+"""The keys with which agents and managers, clients, operators, readers of results and monitors connect: the first that
+there is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,18 +7,21 @@ import time
 
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp
 from scaler_io.links.uplink import Uplink
-from scaler_io.security.keyring import Credentials
+from scaler_io.security.keyring import Credentials, KeyRole
 from scaler_io.transport.zeromq import Context, Dialer
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Goodbye, Hello, Role
-from scaler_protocol.ids import new_identity, new_incarnation
+from scaler_protocol.ids import new_identity, new_incarnation, new_session
 from scaler_protocol.messages import Message
 
 TIMEOUT_SECONDS = 10.0
 
 
 class OperatorLink:
-    """Connects and reconnects as long as `turn` is called often. It never blocks; one loop owns it."""
+    """Connects and reconnects as long as `turn` is called often. It never blocks; one loop owns it.
+
+    With the key of a client it is one, and may do only what clients may.
+    """
 
     def __init__(
         self,
@@ -29,10 +32,12 @@ class OperatorLink:
         *,
         credentials: Credentials | None = None,
     ) -> None:
+        is_client = credentials is not None and credentials.holder.role is KeyRole.CLIENT
         hello = Hello(
-            Role.OPERATOR,
+            Role.CLIENT if is_client else Role.OPERATOR,
             new_identity(),
             new_incarnation(),
+            session=new_session() if is_client else 0,
             name=name,
             host=socket.gethostname(),
             service=service,

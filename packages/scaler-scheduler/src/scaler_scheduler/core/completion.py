@@ -13,7 +13,6 @@ from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.plurals import counted
 from scaler_protocol.profiles import NO_PROFILE, profile_at
-from scaler_protocol.storage import DeleteObjects
 from scaler_scheduler.core.dependencies import Dependencies
 from scaler_scheduler.core.records import (
     ASSIGNED,
@@ -24,6 +23,7 @@ from scaler_scheduler.core.records import (
     WAITING,
     AgentRecord,
     KeptOutcome,
+    NamedSession,
     Outcome,
     OutcomeBatch,
     SessionRecord,
@@ -49,6 +49,8 @@ class Completion:
         self.dependencies = Dependencies(state, self._release, self.end_children)
         self._batches: dict[tuple[bytes, str], OutcomeBatch] = {}
         self._release_at: float | None = None
+        self._unclaimed: dict[SessionRecord, list[int]] = {}
+        """Ended tasks of named sessions that no client waits for."""
 
     def done(self, agent: AgentRecord, report: Done, now: float) -> None:
         """An agent reports ended runs: forward the report unchanged if possible, else handle each run.
@@ -62,7 +64,7 @@ class Completion:
         agent.window = min(agent.window + len(records), agent.workers * agent.queue_size)
         self._sample_durations(records, report)
         owner = plain_owner(records, report)
-        if owner is not None:
+        if owner is not None and owner.named is None:
             self._forward(agent, cast(list[TaskRecord], records), report, owner)
             return
         stored = set(report.stored)
@@ -175,8 +177,7 @@ class Completion:
         self._release(agent, task, now)
         session = self._state.sessions.get(session_of(task)) if stored else None
         if session is not None:
-            unwanted = report.results[position][:OBJECT_ID_BYTES]
-            self._state.send(session.peer, DeleteObjects((unwanted,), session.number))
+            self._state.delete_objects(session, (report.results[position][:OBJECT_ID_BYTES],))
 
     def take_back(self, record: TaskRecord) -> None:
         """The task has an outcome: withdraw its current run, or take it out of the queue."""
@@ -276,14 +277,16 @@ class Completion:
                 event_log.add_error(record.id, *outcome)
         extra = record.extra
         if extra is None or not extra.intermediate or (outcome[0] != Status.VALUE and not shared):
-            self._post(record.group.session, record.id, (outcome, profile, agent_name))
+            session, ended = record.group.session, (outcome, profile, agent_name)
+            if session.named is None or self._keep_for(session.named, record, ended, now):
+                self.tell(session, record.id, ended)
         if self._state.recorder is not None:
             self._state.recorder.ended(record, outcome, profile, agent_name)
         if extra is not None:
             extra.missing_inputs = 0
             self.end_children(record, now)
 
-    def _post(self, session: SessionRecord, task: int, ended: KeptOutcome) -> None:
+    def tell(self, session: SessionRecord, task: int, ended: KeptOutcome) -> None:
         """Send an outcome to the owner with this turn, or keep it."""
         outcome, profile, agent_name = ended
         if session.kept is not None:
@@ -302,7 +305,7 @@ class Completion:
         kept, session.kept = session.kept or {}, None
         for task in wanted:
             if task in kept:
-                self._post(session, task, kept[task])
+                self.tell(session, task, kept[task])
         unwanted = [
             task
             for task, record in session.tasks.items()
@@ -313,6 +316,16 @@ class Completion:
                 self._state.recorder.cancelled(session, unwanted)
             self.cancel_known(unwanted, now)
         self._ask_for_inputs(self.dependencies.lacking(session))
+
+    def _keep_for(self, named: NamedSession, record: TaskRecord, ended: KeptOutcome, now: float) -> bool:
+        """Keep an outcome for a named session; returns whether its client waits for it."""
+        task = named.tasks.get(record.id)
+        if task is None:
+            return True
+        self._state.results.keep(task, ended, now)
+        if not task.claimed:
+            self._unclaimed.setdefault(record.group.session, []).append(record.id)
+        return task.claimed
 
     def fail(self, record: TaskRecord, error: ScalerError, now: float) -> None:
         """A task that is not on an agent ends with an error of the scheduler."""
@@ -480,8 +493,11 @@ class Completion:
     def post(self, now: float) -> None:
         """Send collected outcomes, releases and deletions."""
         for session, objects in self._state.unused_objects.items():
-            self._state.send(session.peer, DeleteObjects(objects, session.number))
+            self._state.delete_objects(session, objects)
         self._state.unused_objects.clear()
+        unclaimed, self._unclaimed = self._unclaimed, {}
+        for session, tasks in unclaimed.items():
+            self.released(session, tasks, now)
         if self._batches:
             batches, self._batches = self._batches, {}
             for (peer, agent_name), batch in batches.items():

@@ -28,6 +28,10 @@ class SchedulerConfig:
     horizon_seconds: float = 0.02
     """Seconds of measured work that an agent is given in advance for each worker."""
     recovery_seconds: float = 5.0
+    result_retention_seconds: float = 86_400.0
+    """How long results of named sessions are kept after they came or were last read."""
+    result_limit: int = 2**30
+    """Bytes of results of named sessions in memory; those above 16 KiB are in object storage."""
     scaling: Callable[[], ScalingPolicy] | None = None
     """Makes the policy that sets how many workers each worker manager has; None: managers are asked for none."""
     adapters: frozenset[str] = frozenset()

@@ -37,6 +37,7 @@ from scaler_protocol.monitoring import MonitorStatus, TaskEvents
 from scaler_protocol.operations import Drain, Dump, Resized
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.plurals import counted
+from scaler_protocol.sessions import EndSession, LabelTask, ListTasks
 from scaler_protocol.storage import DeleteObjects
 from scaler_scheduler.core.call_budgets import CallBudgets
 from scaler_scheduler.core.checks import check_done, check_functions, check_inputs, check_submit
@@ -48,15 +49,16 @@ from scaler_scheduler.core.dump import Row, dump
 from scaler_scheduler.core.effects import WriteDump
 from scaler_scheduler.core.intake import Intake
 from scaler_scheduler.core.managers import Managers
+from scaler_scheduler.core.named_sessions import NamedSessions
 from scaler_scheduler.core.operators import Operators
 from scaler_scheduler.core.records import ASSIGNED, DONE, GONE, WAITING, AgentRecord, SessionRecord
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.restoration import Restoration
 from scaler_scheduler.core.snapshot import ProcessStats, monitor_status
-from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.state import SchedulerState, SendToStorage
 from scaler_scheduler.core.task_credits import TaskCredits
 from scaler_scheduler.core.worker_queries import WorkerQueries
-from scaler_scheduler.requirements import Runtime, WorkerClass, runtime_of
+from scaler_scheduler.requirements import WorkerClass, runtime_of
 
 _ROLES = (Role.CLIENT, Role.AGENT, Role.OPERATOR, Role.MANAGER)
 
@@ -70,6 +72,9 @@ PERMITTED: Final[Permissions] = {
             messages.Inputs,
             messages.Reconcile,
             ListWorkers,
+            ListTasks,
+            LabelTask,
+            EndSession,
             messages.Shutdown,
         }
     ),
@@ -91,7 +96,7 @@ PERMITTED: Final[Permissions] = {
             Resized,
         }
     ),
-    Role.OPERATOR: frozenset({messages.Cancel, Drain, Dump}),
+    Role.OPERATOR: frozenset({messages.Cancel, Drain, Dump, ListTasks, EndSession}),
     Role.MANAGER: frozenset({ManagerStatus}),
 }
 """What peers of each role may send to the scheduler; the first ones of an agent come from clients in its tasks."""
@@ -100,7 +105,10 @@ PERMITTED: Final[Permissions] = {
 class SchedulerCore:
     """All of the scheduler but its sockets. `handle` is the only way in, `settle` the only way out."""
 
-    def __init__(self, incarnation: int, config: SchedulerConfig) -> None:
+    def __init__(
+        self, incarnation: int, config: SchedulerConfig, is_connected: Callable[[bytes], bool] = lambda peer: True
+    ) -> None:
+        """`is_connected` tells whether a client's link has a connection: another client may displace it otherwise."""
         self._config = config
         self.state = SchedulerState(incarnation, config)
         self._recovery = Recovery(self.state)
@@ -110,6 +118,7 @@ class SchedulerCore:
         self._definitions = Definitions(self.state, self._completion, self._dispatch)
         self._operators = Operators(self.state, self._completion)
         self._managers = Managers(self.state, config.scaling)
+        self._named_sessions = NamedSessions(self.state, self._completion, self._session_over, is_connected)
         self._worker_queries = WorkerQueries(self.state)
         self._task_credits = TaskCredits(self.state)
         most = config.max_session_bytes
@@ -139,6 +148,9 @@ class SchedulerCore:
             Resized: self._resized,
             ManagerStatus: self._managers.status,
             ListWorkers: self._list_workers,
+            ListTasks: self._list_tasks,
+            LabelTask: self._label_task,
+            EndSession: self._end_session,
             messages.Shutdown: self._shutdown,
         }
 
@@ -149,7 +161,9 @@ class SchedulerCore:
             refusals.append(problem)
         if hello.role == Role.CLIENT:
             known = self.state.sessions.get(hello.session)
-            if known is not None and known.peer != hello.identity:
+            if hello.session_name and (refused := self._named_sessions.refusal(hello)):
+                return refused
+            if not hello.session_name and known is not None and known.peer != hello.identity:
                 refusals.append(f"session {hello.session} is taken: connect again with another number")
         elif hello.role == Role.AGENT and not (hello.workers and hello.queue_size):
             refusals.append("an agent has at least one worker and room for one task")
@@ -158,6 +172,8 @@ class SchedulerCore:
         welcome = Welcome(self.state.incarnation, storage_address=self._config.storage_address)
         if hello.role == Role.CLIENT:
             welcome = replace(welcome, task_credit=self._task_credits.credit(len({*self._clients, hello.identity})))
+            if hello.session_name:
+                welcome = self._named_sessions.welcome(hello, welcome)
         return admit(hello, welcome, service=ServiceKind.SCHEDULER, roles=_ROLES, refusals=refusals)
 
     def _changed(self, hello: Hello) -> str:
@@ -169,7 +185,9 @@ class SchedulerCore:
             return ""
         if hello.role != known:
             return f"identity {peer.hex()} has role {known}, not {hello.role}: use one identity per process"
-        if session and hello.session != session.number:
+        if session and (session.named.name if session.named else "") != hello.session_name:
+            return f"identity {peer.hex()} has another session than {hello.session_name!r}: use one per session"
+        if session and session.named is None and hello.session != session.number:
             return f"identity {peer.hex()} has session {session.number}, not {hello.session}: use one per session"
         return ""
 
@@ -191,7 +209,7 @@ class SchedulerCore:
         self.state.event_log.now = now
         handler(peer, event, now)
 
-    def settle(self, now: float) -> list[Effect | WriteDump]:
+    def settle(self, now: float) -> list[Effect | SendToStorage | WriteDump]:
         """Make every pending decision once; returns the effects to perform."""
         state = self.state
         state.event_log.now = now
@@ -205,6 +223,8 @@ class SchedulerCore:
         self._dispatch.rebalance(now)
         self._managers.settle(now)
         self._completion.post(now)
+        if self._named_sessions:
+            self._named_sessions.settle(now)
         out, state.out = state.out, []
         return out
 
@@ -216,12 +236,14 @@ class SchedulerCore:
             self._recovery.due(),
             self._managers.due(),
             self._absent_until,
+            self._named_sessions.due(),
         ]
         return min([time for time in times if time is not None], default=None)
 
     def restored(self, now: float) -> None:
         """All records of the earlier life were told to `restoration`: continue from there."""
         self.restoration.finish(now)
+        self._named_sessions.restored(now)
         if self.state.sessions:
             self._absent_until = now + self._config.client_timeout_seconds
 
@@ -236,7 +258,9 @@ class SchedulerCore:
     def _end_absent(self, now: float) -> None:
         """Clients of the earlier life that have not come back are gone."""
         self._absent_until = None
-        for session in [session for session in self.state.sessions.values() if not session.attached]:
+        for session in [
+            session for session in self.state.sessions.values() if not session.attached and session.named is None
+        ]:
             self._session_over(session, now)
             self.state.log(f"client {session.name or session.number} has not come back", logging.DEBUG)
 
@@ -273,43 +297,49 @@ class SchedulerCore:
 
     def _joined(self, peer: bytes, event: PeerJoined, now: float) -> None:
         hello = event.hello
-        runtime = runtime_of(hello)
         if hello.role == Role.CLIENT:
-            self._client_joined(peer, hello, runtime)
+            self._client_joined(peer, hello, now)
         elif hello.role == Role.OPERATOR:
             self._operators.joined(peer, hello)
         elif hello.role == Role.MANAGER:
             if not event.resumed:
                 self._managers.joined(peer, hello)
         elif not event.resumed:
-            if peer in self.state.agents:
-                # The same process connects with a new session: it is alive and will report what it still runs.
-                self._agent_lost(peer, "it began anew", now, charged=False)
-            worker_class = WorkerClass(
-                tuple(sorted(zip(hello.capability_names, hello.capability_values, strict=True))), runtime
-            )
-            agent = AgentRecord(peer, hello.name, hello.host, hello.workers, hello.queue_size, worker_class)
-            agent.number, agent.reported_at = self.state.event_log.next_number(), now
-            agent.manager, agent.unit = self._managers.unit_of(hello)
-            agent.resuming = agent.returning = bool(hello.peer_incarnation)
-            self.state.agents[peer] = agent
-            self._dispatch.joined(agent, now)
-            self._managers.agent_changed(agent)
-            self._worker_queries.answer()
-            if self.state.recorder is not None:
-                self.state.recorder.agent_joined(agent)
-            self.state.log(f"agent {agent.name or agent.host} ({counted(agent.workers, 'worker')}) connected")
+            self._agent_joined(peer, hello, now)
         self._task_credits.announce(self._clients)
         if hello.peer_incarnation not in (0, self.state.incarnation):
             self._managers.hold(now)
             if hello.role in (Role.CLIENT, Role.AGENT):
                 self._recovery.open(now)
 
-    def _client_joined(self, peer: bytes, hello: Hello, runtime: Runtime) -> None:
-        session = self.state.sessions.get(hello.session)
-        if session is None:
+    def _agent_joined(self, peer: bytes, hello: Hello, now: float) -> None:
+        if peer in self.state.agents:
+            # The same process connects with a new session: it is alive and will report what it still runs.
+            self._agent_lost(peer, "it began anew", now, charged=False)
+        worker_class = WorkerClass(
+            tuple(sorted(zip(hello.capability_names, hello.capability_values, strict=True))), runtime_of(hello)
+        )
+        agent = AgentRecord(peer, hello.name, hello.host, hello.workers, hello.queue_size, worker_class)
+        agent.number, agent.reported_at = self.state.event_log.next_number(), now
+        agent.manager, agent.unit = self._managers.unit_of(hello)
+        agent.resuming = agent.returning = bool(hello.peer_incarnation)
+        self.state.agents[peer] = agent
+        self._dispatch.joined(agent, now)
+        self._managers.agent_changed(agent)
+        self._worker_queries.answer()
+        if self.state.recorder is not None:
+            self.state.recorder.agent_joined(agent)
+        self.state.log(f"agent {agent.name or agent.host} ({counted(agent.workers, 'worker')}) connected")
+
+    def _client_joined(self, peer: bytes, hello: Hello, now: float) -> None:
+        if hello.session_name:
+            session = self._named_sessions.attach(peer, hello, now)
+            self._clients = {other: each for other, each in self._clients.items() if each is not session}
+        elif (known := self.state.sessions.get(hello.session)) is not None:
+            session = known
+        else:
             session = self.state.sessions[hello.session] = SessionRecord(
-                hello.session, peer, runtime=runtime, name=hello.name, host=hello.host
+                hello.session, peer, runtime=runtime_of(hello), name=hello.name, host=hello.host
             )
             if self.state.recorder is not None:
                 self.state.recorder.session(session)
@@ -321,7 +351,10 @@ class SchedulerCore:
         if peer in self.state.agents:
             self._agent_lost(peer, event.reason, now, charged=not event.farewell)
         elif session := self._clients.pop(peer, None):
-            self._session_over(session, now)
+            if session.named is not None:
+                self._named_sessions.detach(session, now)
+            else:
+                self._session_over(session, now)
             self._worker_queries.forget(peer)
             self.state.log(f"client {session.number} is gone: {event.reason}", logging.DEBUG)
         elif peer in self._managers:
@@ -386,6 +419,15 @@ class SchedulerCore:
             raise ProtocolError("only a client may ask for the workers")
         self._worker_queries.ask(peer, event)
 
+    def _list_tasks(self, peer: bytes, event: ListTasks, now: float) -> None:
+        self._named_sessions.list(peer, self._clients.get(peer), event, now, any_key=peer in self._operators)
+
+    def _label_task(self, peer: bytes, event: LabelTask, now: float) -> None:
+        self._named_sessions.label(self._clients.get(peer), event)
+
+    def _end_session(self, peer: bytes, event: EndSession, now: float) -> None:
+        self._named_sessions.end(peer, self._clients.get(peer), event, now, any_key=peer in self._operators)
+
     def _shutdown(self, peer: bytes, event: messages.Shutdown, now: float) -> None:
         if self._config.protected:
             self.state.send(peer, messages.ShutdownAnswer(False, "Scheduler is in protected mode. Can't shutdown"))
@@ -429,6 +471,8 @@ class SchedulerCore:
         if self.state.recorder is not None and owned:
             self.state.recorder.cancelled(self.state.sessions[session_of(owned[0])], owned)
         self._completion.cancel_known(owned, now)
+        if (session := self._clients.get(peer)) is not None and session.named is not None:
+            self._named_sessions.cancelled(session, owned)
 
     def _release(self, peer: bytes, event: messages.Release, now: float) -> None:
         if event.tasks:
@@ -437,6 +481,8 @@ class SchedulerCore:
                 if self.state.recorder is not None:
                     self.state.recorder.released(session, event.tasks)
                 self._completion.released(session, event.tasks, now)
+                if session.named is not None:
+                    self._named_sessions.received(session, event.tasks, now)
 
     def _returned(self, peer: bytes, event: messages.Returned, now: float) -> None:
         agent = self._agent(peer)
@@ -494,7 +540,7 @@ class SchedulerCore:
         """An agent names objects of which the session's process does not know."""
         self._agent(peer)
         if session := self.state.sessions.get(event.session):
-            self.state.send(session.peer, event)
+            self.state.delete_objects(session, event.objects)
 
     def _output(self, peer: bytes, event: messages.Output, now: float) -> None:
         """Forward lines of the agent's tasks to their clients; output of nested tasks goes to the root session."""
@@ -521,11 +567,13 @@ class SchedulerCore:
             self._recovery.agent_resumes(agent, event, now)
             if session is not None:
                 self._recovery.client_resumes(session, event, now)
-        elif peer in self._clients:
-            session = self._clients[peer]
-            if session.kept is not None:
+        elif session := self._clients.get(peer):
+            if session.named is not None:
+                event = replace(event, wanted=self._named_sessions.claim(session, event.wanted, now))
+            elif session.kept is not None:
                 self._completion.attached(session, dict.fromkeys(event.wanted), now)
-            self._recovery.client_resumes(session, event, now)
+            if event.wanted or session.named is None:
+                self._recovery.client_resumes(session, event, now)
 
     def _owns(self, peer: bytes, number: int) -> bool:
         session = self.state.sessions.get(number)
@@ -540,6 +588,7 @@ class SchedulerCore:
     def check(self) -> None:
         """Assert the invariants; for tests."""
         self._managers.check()
+        self._named_sessions.check()
         waiting = assigned = unfinished = 0
         for session in self.state.sessions.values():
             self._completion.dependencies.check(session)

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from scaler_protocol.errors import ProtocolError, ScalerError, describe
-from scaler_protocol.ids import session_of
+from scaler_protocol.ids import count_of, session_of
 from scaler_protocol.messages import Done, Encoding, Group, Status, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.completion import Completion
@@ -113,6 +113,10 @@ class Intake:
         known = len(session.tasks)
         session.tasks.update([(record.id, record) for record in new])
         self._state.event_log.submitted += len(session.tasks) - known
+        if session.named is not None:
+            session.named.use([count_of(task) for task in event.tasks])
+            requested = set(range(len(records))).difference(event.intermediate)
+            self._state.results.enter(session, [records[at] for at in sorted(requested) if records[at].state != GONE])
         _count([*new, *met] if met else new, grouped=bool(event.task_groups))
         if graph is not None:
             graph.enter(new)

@@ -10,8 +10,11 @@ from itertools import islice
 
 from scaler_protocol.capacity import ManagerStatus
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.messages import AgentStatus, Group, Status
+from scaler_protocol.messages import AgentStatus, Encoding, Group, Status
 from scaler_scheduler.requirements import Requirement, Runtime, WorkerClass
+
+LABELS_LIMIT = 10_000
+"""Names of futures of one session; the oldest beyond are forgotten."""
 
 
 class TaskState(IntEnum):
@@ -52,6 +55,7 @@ class SessionRecord:
 
     number: int
     peer: bytes
+    """Its client, or the agent of a nested session; empty for a named session without a client."""
     runtime: Runtime = None
     nested: bool = False
     name: str = ""
@@ -86,6 +90,8 @@ class SessionRecord:
     tasks: dict[int, TaskRecord] = field(default_factory=dict)
     graphs: dict[int, GraphRecord] = field(default_factory=dict)
     """By the id of the first task."""
+    named: NamedSession | None = None
+    """What a session with a name keeps; None for one that ends with its client."""
 
     def end(self) -> None:
         """Break reference cycles through this session, which the garbage collector would free late."""
@@ -97,6 +103,65 @@ class SessionRecord:
             function.waiting_tasks.pop(self, None)
         self.groups.clear()
         self.missing_functions.clear()
+
+
+@dataclass(slots=True, eq=False)
+class SessionTask:
+    """A task of a named session, from its submission until nothing is kept of it."""
+
+    session: SessionRecord
+    id: int
+    function: FunctionRecord
+    encoding: int = Encoding.PICKLE
+    claimed: bool = True
+    """Whether the attached client has a future of it, which is sent the outcome."""
+    ended: KeptOutcome | None = None
+    """None while it has not ended."""
+    since: float = 0.0
+    """When it ended, or was last sent to a client."""
+    size: int = 0
+    """The bytes that its outcome counts."""
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How it ended."""
+        return self.ended[0] if self.ended is not None else None
+
+
+@dataclass(slots=True, eq=False)
+class NamedSession:
+    """What makes a session outlive its client."""
+
+    name: str
+    key: bytes
+    """Proves the session to the scheduler and to object storage; made from name and secret."""
+    detached_at: float | None = None
+    """None while a client is attached."""
+    tasks: dict[int, SessionTask] = field(default_factory=dict)
+    """In the order of submission."""
+    labels: dict[str, int] = field(default_factory=dict)
+    """Tasks by the names that clients gave their futures."""
+    ids_from: int = 0
+    ids_to: int = 2**32 - 1
+    """The counts of task ids that are not used: single ones go up, blocks come down."""
+
+    def label(self, task: int, label: str) -> None:
+        """Name a task."""
+        self.labels.pop(label, None)
+        self.labels[label] = task
+        if len(self.labels) > LABELS_LIMIT:
+            del self.labels[next(iter(self.labels))]
+
+    def use(self, counts: Sequence[int]) -> None:
+        """Ids with these counts are used."""
+        singles = [count for count in counts if count < 2**31]
+        self.ids_from = max(self.ids_from, max(singles, default=-1) + 1)
+        if len(singles) < len(counts):
+            self.ids_to = min(self.ids_to, min(count for count in counts if count >= 2**31) - 1)
+
+    def is_used(self, count: int) -> bool:
+        """Whether a task with this count was received once."""
+        return count < self.ids_from or count > self.ids_to
 
 
 @dataclass(slots=True, eq=False)

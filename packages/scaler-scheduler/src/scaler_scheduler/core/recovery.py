@@ -304,6 +304,8 @@ class Recovery:
         """Enter a task that is known by its id only."""
         self._state.event_log.submitted += task not in session.tasks
         record = session.tasks[task] = TaskRecord(task, self._placeholder_group(session), b"")
+        if session.named is not None:
+            self._state.results.enter(session, [record])
         return record
 
     def _give_up(self, tasks: list[int], now: float) -> None:

@@ -108,6 +108,9 @@ class Restoration:
         if session := self._state.sessions.get(number):
             for task in tasks if session.kept else ():
                 session.kept.pop(task, None)  # type: ignore[union-attr]
+            for task in tasks if session.named is not None else ():
+                if (listed := session.named.tasks.get(task)) is not None:  # type: ignore[union-attr]
+                    self._state.results.forget(listed)
             self._completion.cancel_known(tasks, 0.0)
 
     def inputs(self, event: Inputs) -> None:

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 from scaler_io.links.effects import Effect, Log, Send
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.ids import SPARE_INCARNATIONS, first_run, session_of
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Message, NeedTasks, Status
+from scaler_protocol.sessions import KeepSession
+from scaler_protocol.storage import DeleteObjects
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.effects import WriteDump
 from scaler_scheduler.core.event_log import EventLog
@@ -30,6 +33,7 @@ from scaler_scheduler.core.records import (
     TaskExtra,
     TaskRecord,
 )
+from scaler_scheduler.core.session_results import SessionResults
 from scaler_scheduler.core.suspects import Suspects
 from scaler_scheduler.requirements import WorkerClass
 
@@ -38,6 +42,13 @@ if TYPE_CHECKING:
 
 ENDED_GRAPHS_LIMIT = 100
 """Ended graphs kept for monitors."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendToStorage:
+    """Effect: send a message to object storage, where the scheduler owns all named sessions."""
+
+    message: KeepSession | DeleteObjects
 
 
 class SchedulerState:
@@ -56,7 +67,9 @@ class SchedulerState:
         self.locality = Locality()
         self.suspects = Suspects()
         self.exclusive = ExclusiveTasks()
-        self.out: list[Effect | WriteDump] = []
+        self.results = SessionResults(config.result_retention_seconds, config.result_limit, self.delete_objects)
+        """What is kept for named sessions."""
+        self.out: list[Effect | SendToStorage | WriteDump] = []
         self.nested_lanes: dict[LaneRecord, None] = {}
         """Lanes with an agent of their own that have new tasks."""
         self.recorder: Recorder | None = None
@@ -83,6 +96,14 @@ class SchedulerState:
     def send(self, to: bytes, message: Message) -> None:
         """Send a message to a peer."""
         self.out.append(Send(to, message))
+
+    def delete_objects(self, session: SessionRecord, objects: Sequence[bytes]) -> None:
+        """Delete objects of a session of which its client need not know."""
+        message = DeleteObjects(objects, session.number)
+        if session.named is not None:
+            self.out.append(SendToStorage(message))
+        else:
+            self.send(session.peer, message)
 
     def log(self, text: str, level: int = logging.INFO) -> None:
         """Write a line to the scheduler's log and to monitors."""

@@ -15,6 +15,7 @@ import json
 from collections import Counter, OrderedDict, deque
 from collections.abc import Container, KeysView, Sequence
 
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Done, Functions, Inputs, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.records import (
@@ -299,7 +300,10 @@ class Ledger:
             oldest = next(iter(rows.submits), None)
             if oldest is not None and oldest < entry.number:
                 return True
-        return self._has_witness(entry, session.tasks) or not rows.drop_needs(entry).isdisjoint(entry.tasks)
+        known: Container[int] = session.tasks
+        if session.named is not None:
+            known = Either(session.tasks, session.named.tasks)
+        return self._has_witness(entry, known) or not rows.drop_needs(entry).isdisjoint(entry.tasks)
 
     @staticmethod
     def _has_witness(entry: _Entry, known: Container[int]) -> bool:
@@ -318,6 +322,17 @@ class Ledger:
                 entry.witness = position
                 return True
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """What is in one of two tables."""
+
+    one: Container[int]
+    other: Container[int]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.one or key in self.other
 
 
 def uncounted(event: Submit) -> Sequence[int]:

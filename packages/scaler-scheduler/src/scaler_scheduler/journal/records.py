@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.messages import Message
-from scaler_scheduler.core.records import SessionRecord, TaskRecord
+from scaler_scheduler.core.records import NamedSession, SessionRecord, TaskRecord
 from scaler_scheduler.core.restoration import Attempts
 
 
@@ -111,13 +111,15 @@ def unpack_attempts(body: bytes) -> Attempts:
 
 def pack_session(session: SessionRecord) -> bytes:
     """Write who a session is."""
-    values = {
+    values: dict[str, Any] = {
         "peer": session.peer.hex(),
         "name": session.name,
         "host": session.host,
         "runtime": session.runtime,
         "last_task": session.last_task,
     }
+    if (named := session.named) is not None:
+        values["named"] = {"name": named.name, "key": named.key.hex(), "labels": named.labels}
     return json.dumps(values).encode()
 
 
@@ -128,4 +130,7 @@ def unpack_session(number: int, body: bytes) -> SessionRecord:
     session.runtime = tuple(values["runtime"]) if values["runtime"] else None
     session.last_task = values["last_task"]
     session.attached, session.kept = False, {}
+    if named := values.get("named"):
+        session.kept = None
+        session.named = NamedSession(named["name"], bytes.fromhex(named["key"]), labels=named["labels"])
     return session

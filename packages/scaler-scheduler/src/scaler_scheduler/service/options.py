@@ -48,6 +48,8 @@ class SchedulerOptions(ServerOptions):
     max_number_of_tasks_waiting: int
     max_session_bytes: int | None
     worker_timeout_seconds: float
+    result_retention_seconds: float
+    result_limit: int
     allocate_policy: str | None
     policy_engine_type: str
     policy_content: str | None
@@ -237,6 +239,18 @@ COMMAND = Command(
             "after how long a silence workers are given up",
             positive_seconds,
             default=60.0,
+        ),
+        Option(
+            ("--result-retention-seconds", "--result-retention", "-rr"),
+            "how long results of named sessions are kept after they came or were last read",
+            positive_seconds,
+            default=86_400.0,
+        ),
+        Option(
+            ("--result-limit", "-rl"),
+            "bytes of memory for results of named sessions; those above 16 KiB are in object storage",
+            whole_number(1),
+            default=2**30,
         ),
         Option(
             ("--object-retention-seconds", "-ot"), "how long orphaned results are kept", positive_seconds, default=60.0

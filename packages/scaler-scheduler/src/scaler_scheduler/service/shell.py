@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.security.keyring import Credentials, KeyRole
@@ -22,11 +22,13 @@ from scaler_protocol.ids import new_incarnation
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import PERMITTED, SchedulerCore
 from scaler_scheduler.core.effects import WriteDump
+from scaler_scheduler.core.state import SendToStorage
 from scaler_scheduler.monitoring.dumps import Dumps
 from scaler_scheduler.monitoring.publisher import MonitorPublisher, StatusSampler, local_monitor
 from scaler_scheduler.service.idle import give_back_when_idle
 from scaler_scheduler.service.options import SchedulerOptions
 from scaler_scheduler.service.storage_server import StorageServer
+from scaler_scheduler.service.stored_sessions import StoredSessions
 
 if TYPE_CHECKING:
     from scaler_scheduler.journal.journal import Journal
@@ -62,10 +64,10 @@ class SchedulerService:
         local = local_monitor(listener.address)
         publication = MonitorPublisher(core, sampler, storage, monitor, local, self._options.authorized())
         dumps = Dumps(sampler, hub, self._options.logging_paths, listener.address)
-        journal = self._journal(core)
-        reception = ServerLoop(
-            "Scheduler", listener, hub, core, stop, {WriteDump: dumps.answer}, journal.hold if journal else None
-        )
+        journal, stored = self._journal(core), StoredSessions(storage, self._credentials)
+        perform: dict[type, Callable[[Any], object]] = {WriteDump: dumps.answer, SendToStorage: stored.send}
+        hold = journal.hold if journal else None
+        reception = ServerLoop("Scheduler", listener, hub, core, stop, perform, hold)
         if journal is not None:
             journal.serve(reception.write)
         self._say_ready(listener.address)
@@ -85,6 +87,7 @@ class SchedulerService:
             if journal is not None:
                 journal.close()
             reception.close()
+            stored.close()
             publication.close()
             if metrics is not None:
                 metrics.close()
@@ -133,10 +136,12 @@ class SchedulerService:
             max_session_bytes=options.max_session_bytes or allowed_bytes() // 4,
             client_timeout_seconds=options.client_timeout_seconds,
             worker_timeout_seconds=options.worker_timeout_seconds,
+            result_retention_seconds=options.result_retention_seconds,
+            result_limit=options.result_limit,
             storage_address=str(options.advertised_object_storage_address or storage),
         )
         incarnation = new_incarnation()
-        core = SchedulerCore(incarnation, config)
+        core = SchedulerCore(incarnation, config, lambda peer: hub.is_connected(peer))
 
         def timeouts(hello: Hello) -> PeerTimeouts:
             if hello.role in (Role.AGENT, Role.MANAGER):
@@ -145,7 +150,7 @@ class SchedulerService:
 
         principal = self._listener.principal
         own = self._credentials
-        return core, Hub(
+        hub = Hub(
             incarnation,
             admit=core.admit,
             timeouts=timeouts,
@@ -153,6 +158,7 @@ class SchedulerService:
             permitted=PERMITTED,
             token=TokenDesk(own.secret).token if own is not None else None,
         )
+        return core, hub
 
     def _say_ready(self, address: Address) -> None:
         """Write the address to the process that started this one."""

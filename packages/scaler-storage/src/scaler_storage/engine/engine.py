@@ -16,8 +16,9 @@ An object belongs to a session. A client writes and deletes in its own session o
 session that they name, and delete the objects there whose ids they know. Any peer that knows an id may read the object.
 A peer whose Hello names a session owns it: a client, or a worker whose tasks submit tasks. Further owners must present
 the key of the first. A session ends with its last owner and then refuses objects, so that a late worker leaks nothing,
-until an owner returns. A client connects when it has its first object or is told of one. The objects of a session
-without an owner are orphans: all are freed `retention_seconds` after the last one was written.
+until an owner returns. The objects of a *named* session are orphans then; the scheduler owns such a session, too, until
+it ends it. A client connects when it has its first object or is told of one. The objects of a session without an owner
+are orphans: all are freed `retention_seconds` after the last one was written.
 
 Memory is bounded: scaler_storage.engine.pager spills objects that are not mapped. A request that needs room waits in a
 queue, or is refused if no room can be made. Large results may stay on the host that made them
@@ -46,6 +47,7 @@ from scaler_protocol.handshake import Hello, Refused, Role, ServiceKind, Welcome
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.objects import host_proof, part_count
 from scaler_protocol.plurals import counted
+from scaler_protocol.sessions import KeepSession
 from scaler_protocol.storage import (
     AllocateObject,
     DeleteObjects,
@@ -80,6 +82,7 @@ _ENDED_LIMIT = 65_536
 _COUNT_BITS = 40
 """Pins and versions are the incarnation and a counter of this many bits: those of an earlier server never match."""
 
+_ORDERS: Final = "NeedStorageStatus and KeepSession"
 _ROLES = (Role.CLIENT, Role.AGENT, Role.OPERATOR)
 
 _OBJECTS: Final = frozenset(
@@ -98,7 +101,7 @@ _OBJECTS: Final = frozenset(
 PERMITTED: Final[Permissions] = {
     Role.CLIENT: _OBJECTS,
     Role.AGENT: _OBJECTS | {RegisterReplicaServer, RegisterReplica, DropReplicas},
-    Role.OPERATOR: frozenset({NeedStorageStatus}),
+    Role.OPERATOR: frozenset({NeedStorageStatus, KeepSession, DeleteObjects}),
 }
 """What peers of each role may send to object storage."""
 
@@ -141,6 +144,7 @@ class StorageEngine:
             UnpinObjects: self._reading.unpin,
             NeedStorageStatus: lambda peer, event: self._state.send(peer, self.status()),
             ListObjects: self._reading.list,
+            KeepSession: self._keep,
             RegisterReplicaServer: self._remote.register,
             RegisterReplica: self._writing.announce,
             DropReplicas: self._remote.dropped,
@@ -174,8 +178,9 @@ class StorageEngine:
             raise ProtocolError(f"unexpected message {type(event).__name__}")
         known = self._state.peers.get(peer)
         operates = known is not None and known.role == Role.OPERATOR
-        if operates != isinstance(event, NeedStorageStatus) and not isinstance(event, PeerJoined | PeerLost):
-            raise ProtocolError("operators send NeedStorageStatus only, and only operators send it")
+        is_order = isinstance(event, NeedStorageStatus | KeepSession)
+        if operates != is_order and not isinstance(event, PeerJoined | PeerLost | DeleteObjects):
+            raise ProtocolError(f"{_ORDERS} are sent by operators and the scheduler, who send nothing else")
         self._processes.heard(peer)
         handler(peer, event)
 
@@ -315,6 +320,7 @@ class StorageEngine:
             entry = state.sessions.setdefault(hello.session, SessionObjects())
             entry.owners.add(peer)
             entry.key = hello.session_key
+            entry.named |= bool(hello.session_name)
         if old is not None and old.session != hello.session:
             self._disown(peer, old, "its client began another session")
 
@@ -324,6 +330,8 @@ class StorageEngine:
         del self._state.peers[peer]
         self._processes.remove(peer)
         self._disown(peer, record, event.reason)
+        for session in record.kept:
+            self._release(session, peer, event.reason)
 
     def _leave(self, peer: bytes, record: PeerRecord) -> None:
         """End the uploads, requests, pins and fetches of a peer."""
@@ -343,13 +351,44 @@ class StorageEngine:
         if event.lock_file:
             self._processes.add(peer, event.lock_file)
 
+    def _keep(self, peer: bytes, event: KeepSession) -> None:
+        """The scheduler owns a named session, whichever clients come and go, or ends it."""
+        state = self._state
+        entry, record = state.sessions.get(event.session), state.peers[peer]
+        if entry is not None and entry.key is not None and not hmac.compare_digest(entry.key, event.key):
+            raise ProtocolError(f"session {event.session} has another key")
+        if event.keep:
+            state.ended.pop(event.session, None)
+            state.orphans.pop(event.session, None)
+            entry = state.sessions.setdefault(event.session, SessionObjects())
+            entry.owners.add(peer)
+            entry.key, entry.named = event.key, True
+            record.kept.add(event.session)
+        elif entry is not None:
+            for name in list(entry.objects):
+                state.free(name)
+            entry.named = False
+            record.kept.discard(event.session)
+            self._release(event.session, peer, "the scheduler has ended it")
+
     def _disown(self, peer: bytes, record: PeerRecord, reason: str) -> None:
-        entry = self._state.sessions.get(record.session)
+        if record.session not in record.kept:
+            self._release(record.session, peer, reason)
+
+    def _release(self, session: int, peer: bytes, reason: str) -> None:
+        """A session loses an owner. A named one waits for another, as the objects of a session without owner do."""
+        entry = self._state.sessions.get(session)
         if entry is None or peer not in entry.owners:
             return
         entry.owners.discard(peer)
-        if not entry.owners:
-            self._end_session(record.session, entry, reason)
+        if entry.owners:
+            return
+        if not entry.named:
+            self._end_session(session, entry, reason)
+        elif entry.objects:
+            self._writing.orphan(session)
+        else:
+            self._state.forget_session(session)
 
     def _end_session(self, session: int, entry: SessionObjects, reason: str) -> None:
         state = self._state
@@ -381,6 +420,7 @@ class StorageEngine:
         assert set(state.orphans) == {session for session, entry in state.sessions.items() if not entry.owners}
         assert list(state.orphans.values()) == sorted(state.orphans.values())
         owners = {(peer, record.session) for peer, record in state.peers.items() if record.session}
+        owners |= {(peer, session) for peer, record in state.peers.items() for session in record.kept}
         assert owners == {(peer, session) for session, entry in state.sessions.items() for peer in entry.owners}
         pins = {(peer, pin) for peer, record in state.peers.items() for pin in record.pins}
         self._processes.check(state.peers.keys())

@@ -19,6 +19,8 @@ class PeerRecord:
     """Whether it has proven that it is on this host."""
     host: bytes = b""
     """The remote host whose objects it serves; empty: none."""
+    kept: set[int] = field(default_factory=set)
+    """The sessions that it owns for their clients."""
     uploads: set[bytes] = field(default_factory=set)
     pins: set[int] = field(default_factory=set)
 
@@ -67,6 +69,8 @@ class SessionObjects:
     owners: set[bytes] = field(default_factory=set)
     key: bytes | None = None
     """The secret that all owners present; None before the first owner."""
+    named: bool = False
+    """Whether it does not end with its last owner: others may come."""
     objects: set[bytes] = field(default_factory=set)
     dropped: dict[tuple[bytes, int], None] = field(default_factory=dict)
     """Copies that hosts need not keep, by id and version, the oldest first."""

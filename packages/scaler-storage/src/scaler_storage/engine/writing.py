@@ -261,9 +261,13 @@ class Writing:
         entry.objects.add(name)
         entry.dropped.pop((name, ANY_VERSION), None)
         if not entry.owners:
-            state.orphans.pop(session, None)
-            state.orphans[session] = state.now + self._retention
+            self.orphan(session)
         self._reading.added(name)
+
+    def orphan(self, session: int) -> None:
+        """The objects of a session without owner are freed after the retention."""
+        self._state.orphans.pop(session, None)
+        self._state.orphans[session] = self._state.now + self._retention
 
     def drop_upload(self, peer: bytes, record: PeerRecord, name: bytes) -> None:
         """Drop this peer's upload of an object, if any."""

@@ -1,0 +1,147 @@
+"""ClientSession: what earlier clients have left in a named session."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from scaler_client.calls.encoding import CallWriter
+from scaler_client.core.events import FuturesAdopted, TaskLabelled
+from scaler_client.core.records import CallGroup
+from scaler_client.futures.futures import ScalerFuture
+from scaler_client.futures.waiters import FutureOwner
+from scaler_client.parameters import check
+from scaler_client.runtime.io_thread import IoThread
+from scaler_protocol.ids import session_of
+from scaler_protocol.limits import LABEL
+from scaler_protocol.messages import Group
+from scaler_protocol.ranges import shown
+
+
+class ClientSession:
+    """A session with a name, which outlives its client: its tasks go on, and a later client gets their futures.
+
+    Made by `Client(..., session="name")`. Thread-safe. Results are kept for `--result-retention-seconds` of the
+    scheduler after they came or were last read, whether a client has had them or not.
+
+    Attributes:
+        name: the name of the session.
+
+    >>> with Client(address, session="api-kilo") as first:
+    ...     first.session.publish("kilo", first.submit(pow, 2, 10))
+    >>> with Client(address, session="api-kilo") as second:
+    ...     second.session.future("kilo").result()
+    1024
+    """
+
+    __slots__ = ("_adopted", "_group", "_io", "_lock", "_owner", "_published", "name")
+
+    name: str
+
+    def __init__(self, name: str, io: IoThread, owner: FutureOwner, writer: CallWriter) -> None:
+        self.name = name
+        self._io, self._owner = io, owner
+        self._group = CallGroup(Group(b""), (), writer.load, lambda value: bytes(writer.dump_object(value)))
+        self._lock = threading.Lock()
+        self._adopted: dict[int, ScalerFuture[Any]] = {}
+        self._published: dict[str, ScalerFuture[Any]] = {}
+
+    def futures(self) -> list[ScalerFuture[Any]]:
+        """The futures of all calls that earlier clients have left, ended or not, in the order of submission.
+
+        Calls of this client, and intermediate nodes of graphs, are not among them. The same futures each time.
+
+        Raises:
+            SchedulerLostError: the scheduler is unreachable for the client's `timeout_seconds`.
+            ClientQuitError: the client is disconnected.
+
+        >>> with Client(address, session="api-futures") as first:
+        ...     futures = [first.submit(pow, 2, power) for power in range(3)]
+        >>> with Client(address, session="api-futures") as second:
+        ...     [future.result() for future in second.session.futures()]
+        [1, 2, 4]
+        """
+        with self._lock:
+            rows = [(task, claimed) for task, _, claimed in self._rows()]
+            self._adopt([task for task, claimed in rows if not claimed and task not in self._adopted])
+            return [self._adopted[task] for task, _ in rows if task in self._adopted]
+
+    def future(self, name: str) -> ScalerFuture[Any]:
+        """The future that was published under this name, by this client or an earlier one.
+
+        Args:
+            name: as given to `publish`.
+
+        Raises:
+            KeyError: there is none; the message lists those of earlier clients.
+            SchedulerLostError, ClientQuitError: as in `futures`.
+
+        >>> with Client(address, session="api-future") as client:
+        ...     client.session.future("kilo")
+        Traceback (most recent call last):
+            ...
+        KeyError: "no future of session 'api-future' is published as 'kilo'; there are: none"
+        """
+        with self._lock:
+            if name in self._published:
+                return self._published[name]
+            rows = [(task, label) for task, label, claimed in self._rows() if not claimed or task in self._adopted]
+            names = {label: task for task, label in rows if label}
+            if name not in names:
+                known = ", ".join(shown(each) for each in sorted(names)) or "none"
+                text = f"no future of session {self.name!r} is published as {shown(name)}; there are: {known}"
+                raise KeyError(text)
+            if names[name] not in self._adopted:
+                self._adopt([names[name]])
+            return self._adopted[names[name]]
+
+    def publish(self, name: str, future: ScalerFuture[Any]) -> None:
+        """Name a future, so that later clients of the session find it with `future`; does not wait.
+
+        Args:
+            name: another future of this name loses it.
+            future: of a call of this session.
+
+        Raises:
+            ValueError: the name or the future is invalid.
+            ClientQuitError: the client is disconnected.
+
+        >>> with Client(address, session="api-publish") as client:
+        ...     client.session.publish("kilo", client.submit(pow, 2, 10))
+        ...     client.session.future("kilo").result()
+        1024
+        """
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"the name of a future is a text with at least one character, not {shown(name)}")
+        check("name", name, LABEL)
+        if not isinstance(future, ScalerFuture) or session_of(future.task_id) != self._io.ids.session:
+            raise ValueError(f"{shown(future)} is no future of a call of session {self.name!r}")
+        with self._lock:
+            self._published[name] = future
+            self._io.mailbox.put(TaskLabelled(future.task_id, name))
+            self._io.mailbox.wake()
+
+    def end(self) -> None:
+        """Cancel all calls of the session, drop all that is kept of it, and disconnect the client.
+
+        Raises:
+            SchedulerLostError, ClientQuitError: as in `futures`.
+
+        >>> with Client(address, session="api-end") as client:
+        ...     client.session.end()
+        """
+        self._io.session_queries.end_session()
+        self._io.stop()
+
+    def _rows(self) -> Iterator[tuple[int, str, bool]]:
+        """Each task with its name, and whether this process has a future of it."""
+        for piece in self._io.session_queries.tasks():
+            yield from zip(piece.tasks, piece.labels, piece.claimed, strict=True)
+
+    def _adopt(self, tasks: list[int]) -> None:
+        futures = [ScalerFuture[Any](self._owner, task, self._group, b"") for task in tasks]
+        self._adopted.update(zip(tasks, futures, strict=True))
+        if futures:
+            self._io.mailbox.put(FuturesAdopted(futures))
+            self._io.mailbox.wake()

@@ -1,0 +1,87 @@
+"""ClientSession, with a scheduler that is a list of answers; with real ones: tests/test_sessions.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from scaler_client.api.client_session import ClientSession
+from scaler_client.core.events import FuturesAdopted, TaskLabelled
+from scaler_client.futures.futures import ScalerFuture
+from scaler_client.runtime.mailbox import Mailbox
+from scaler_client.runtime.task_ids import TaskIds
+from scaler_protocol.ids import first_task
+from scaler_protocol.sessions import TaskList
+
+FIRST = first_task(5)
+
+
+class FakeIoThread:
+    """What a ClientSession uses of an IoThread; `lists` are the answers."""
+
+    def __init__(self) -> None:
+        self.ids, self.mailbox = TaskIds(5), Mailbox[Any]()
+        self.lists: tuple[TaskList, ...] = ()
+        self.session_queries = self
+
+    def tasks(self) -> tuple[TaskList, ...]:
+        """As SessionQueries."""
+        return self.lists
+
+
+class FakeWriter:
+    """What a ClientSession uses of a CallWriter."""
+
+    load = dump_object = staticmethod(bytes)
+
+
+def listed(*rows: tuple[int, str, bool]) -> TaskList:
+    """A list of tasks: count, name, and whether this client has claimed it."""
+    tasks, labels, claimed = zip(*((FIRST + count, label, taken) for count, label, taken in rows), strict=True)
+    return TaskList(1, tasks=tasks, labels=labels, claimed=claimed)
+
+
+def session_of(io: FakeIoThread) -> ClientSession:
+    return ClientSession("nightly", io, io, FakeWriter())  # type: ignore[arg-type]
+
+
+def adopted(io: FakeIoThread) -> list[int]:
+    events = [event for event in io.mailbox.take() if isinstance(event, FuturesAdopted)]
+    return [future.task_id - FIRST for event in events for future in event.futures]
+
+
+@pytest.fixture
+def io() -> Iterator[FakeIoThread]:
+    made = FakeIoThread()
+    yield made
+    made.mailbox.free()
+
+
+def test_only_calls_of_earlier_clients_have_futures_and_the_same_each_time(io: FakeIoThread) -> None:
+    io.lists = (listed((1, "", False), (2, "own", True)), listed((3, "total", False)))
+    session = session_of(io)
+    futures = session.futures()
+    assert [future.task_id - FIRST for future in futures] == [1, 3] == adopted(io)
+    io.lists = (listed((1, "", True), (2, "own", True), (3, "total", True)),)
+    assert session.futures() == futures and session.future("total") is futures[1] and adopted(io) == []
+
+
+def test_one_future_is_found_by_its_name(io: FakeIoThread) -> None:
+    io.lists = (listed((1, "a", False), (2, "b", False), (3, "mine", True)),)
+    session = session_of(io)
+    assert session.future("b").task_id == FIRST + 2 and adopted(io) == [2]
+    for name in ("mine", "c"):
+        with pytest.raises(KeyError, match="there are: 'a', 'b'"):
+            session.future(name)
+
+
+def test_futures_are_published(io: FakeIoThread) -> None:
+    session = session_of(io)
+    future, foreign = (ScalerFuture[Any](io, task, session._group, b"") for task in (FIRST + 1, first_task(6) + 1))  # type: ignore[arg-type]
+    session.publish("total", future)
+    assert session.future("total") is future and io.mailbox.take() == [TaskLabelled(FIRST + 1, "total")]
+    for name, wrong in (("x", foreign), ("", future), ("x" * 300, future), ("x", 7)):
+        with pytest.raises(ValueError, match=r"name|no future of a call of session 'nightly'"):
+            session.publish(name, wrong)  # type: ignore[arg-type]

@@ -1,0 +1,36 @@
+"""What a client asks about its named session."""
+
+from __future__ import annotations
+
+from scaler_client.core.effects import SessionAnswered
+from scaler_client.core.events import SessionRequested, TaskLabelled
+from scaler_client.core.session_requests import SessionRequests
+from scaler_protocol.errors import ScalerError, SchedulerLostError
+from scaler_protocol.sessions import EndSession, LabelTask, ListTasks, TaskList
+
+
+def test_an_answer_is_complete_with_its_last_piece() -> None:
+    requests = SessionRequests()
+    assert requests.ask(SessionRequested(ListTasks(1))) == ListTasks(1)
+    pieces = [TaskList(1, 1, tasks=(5,)), TaskList(1, tasks=(6,))]
+    assert [requests.answer(piece) for piece in pieces] == [None, SessionAnswered(1, pieces)]
+    assert requests.answer(pieces[1]) is None
+
+
+def test_over_a_new_stream_all_is_asked_and_said_again() -> None:
+    requests = SessionRequests()
+    requests.ask(SessionRequested(ListTasks(1)))
+    requests.answer(TaskList(1, 1, tasks=(5,)))
+    assert requests.label(TaskLabelled(5, "total")) == LabelTask(5, "total")
+    assert requests.again() == [LabelTask(5, "total"), ListTasks(1)]
+    answered = requests.answer(TaskList(1, tasks=(5,)))
+    assert answered == SessionAnswered(1, [TaskList(1, tasks=(5,))])
+
+
+def test_errors_end_requests() -> None:
+    requests, lost = SessionRequests(), SchedulerLostError("gone")
+    requests.ask(SessionRequested(ListTasks(1)))
+    requests.ask(SessionRequested(EndSession(2)))
+    answered = requests.answer(TaskList(2, error="no such session"))
+    assert answered is not None and isinstance(answered.answer, ScalerError) and "no such" in str(answered.answer)
+    assert requests.fail(lost) == [SessionAnswered(1, lost)] and requests.fail(lost) == []

@@ -1,0 +1,83 @@
+"""Messages about named sessions, which outlive their clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.payloads import NONE, Payloads
+
+
+@dataclass(frozen=True, slots=True)
+class ListTasks:
+    """Requests the tasks of a session: of the sender's own, or of the one with this name and key.
+
+    `results`: with their payloads. Answered by TaskLists.
+    """
+
+    request: int = 0
+    session: str = ""
+    key: bytes = b""
+    results: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TaskList:
+    """A piece of the list, in the order of submission; `left` tasks follow in further pieces.
+
+    `states` are those of TaskState, `statuses` and `ages` (in seconds) count for ended tasks. Also answers EndSession,
+    without tasks. `error` says why there is no answer.
+    """
+
+    COLUMNS: ClassVar = (
+        ("tasks", "labels", "functions", "states", "statuses", "encodings", "ages", "claimed", "results"),
+    )
+    OPTIONAL: ClassVar = frozenset({"results"})
+
+    request: int
+    left: int = 0
+    error: str = ""
+    tasks: Sequence[int] = ()
+    labels: Sequence[str] = ()
+    functions: Sequence[str] = ()
+    states: Sequence[int] = ()
+    statuses: Sequence[int] = ()
+    encodings: Sequence[int] = ()
+    ages: Sequence[float] = ()
+    claimed: Sequence[bool] = ()
+    """Whether the client that is attached has a future of it."""
+    results: Payloads = NONE
+    stored: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LabelTask:
+    """Gives a task of the sender's session a name, in place of the one that had it."""
+
+    task: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndSession:
+    """Ends the sender's own session, or the one with this name and key, with all tasks and results.
+
+    Answered by a TaskList without tasks.
+    """
+
+    request: int = 0
+    session: str = ""
+    key: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepSession:
+    """To object storage: the scheduler owns a session from now on, or, without `keep`, all of its objects are freed."""
+
+    session: int
+    key: bytes = b""
+    keep: bool = True
+
+
+SessionMessage = ListTasks | TaskList | LabelTask | EndSession | KeepSession

@@ -1,0 +1,63 @@
+"""TaskLists: the tasks of a named session, in pieces, for clients and operators. Pure, no IO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scaler_protocol.messages import MESSAGE_LIMIT, Status
+from scaler_protocol.payloads import Payloads
+from scaler_protocol.sessions import TaskList
+from scaler_scheduler.core.records import DONE, NamedSession, SessionRecord, SessionTask
+
+PIECE_TASKS = 10_000
+
+
+def task_lists(
+    request: int, session: SessionRecord, named: NamedSession, now: float, *, results: bool
+) -> Iterator[TaskList]:
+    """The tasks in the order of submission; with `results` also their payloads."""
+    labels = {task: label for label, task in named.labels.items()}
+    tasks = list(named.tasks.values())
+    at = 0
+    while True:
+        piece, size = list[SessionTask](), 0
+        while at < len(tasks) and len(piece) < PIECE_TASKS and size < MESSAGE_LIMIT:
+            piece.append(tasks[at])
+            outcome = tasks[at].outcome
+            size += len(outcome[1]) if results and outcome is not None else 0
+            at += 1
+        yield _piece(request, session, piece, labels, len(tasks) - at, now, results=results)
+        if at >= len(tasks):
+            return
+
+
+def _piece(
+    request: int,
+    session: SessionRecord,
+    tasks: list[SessionTask],
+    labels: dict[int, str],
+    left: int,
+    now: float,
+    *,
+    results: bool,
+) -> TaskList:
+    outcomes = [task.outcome for task in tasks]
+    return TaskList(
+        request,
+        left,
+        tasks=[task.id for task in tasks],
+        labels=[labels.get(task.id, "") for task in tasks],
+        functions=[task.function.name for task in tasks],
+        states=[_state(session, task) for task in tasks],
+        statuses=[outcome[0] if outcome is not None else Status.VALUE for outcome in outcomes],
+        encodings=[task.encoding for task in tasks],
+        ages=[now - task.since if task.outcome is not None else 0.0 for task in tasks],
+        claimed=[task.claimed for task in tasks],
+        results=Payloads([outcome[1] if outcome is not None else b"" for outcome in outcomes] if results else []),
+        stored=[at for at, outcome in enumerate(outcomes) if results and outcome is not None and outcome[2]],
+    )
+
+
+def _state(session: SessionRecord, task: SessionTask) -> int:
+    record = session.tasks.get(task.id)
+    return DONE if task.outcome is not None or record is None else record.state

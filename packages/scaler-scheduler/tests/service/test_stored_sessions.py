@@ -1,0 +1,49 @@
+"""The scheduler's link to object storage, with a server that is a hub."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from scaler_protocol.addresses import Address
+from scaler_protocol.handshake import Welcome
+from scaler_protocol.messages import Message
+from scaler_protocol.sessions import KeepSession
+from scaler_protocol.storage import DeleteObjects
+from scaler_scheduler.core.state import SendToStorage
+from scaler_scheduler.service.stored_sessions import StoredSessions
+from support.fake_services import FakeService
+from support.gates import SECONDS
+
+FIRST, SECOND = KeepSession(5, b"k"), KeepSession(6, b"k")
+GONE = DeleteObjects([b"o" * 16], 5)
+
+
+async def heard(service: FakeService, count: int) -> list[Message]:
+    """The next messages that the server receives."""
+    until, messages = time.monotonic() + SECONDS, list[Message]()
+    while len(messages) < count:
+        assert time.monotonic() < until, messages
+        messages += [event for _, event in service.receive() if isinstance(event, KeepSession | DeleteObjects)]
+        service.flush()
+        await asyncio.sleep(0.01)
+    return messages
+
+
+def test_sessions_are_kept_again_at_another_server() -> None:
+    async def run() -> None:
+        service = FakeService(Address.parse("tcp://127.0.0.1:0"), lambda hello: Welcome(1))
+        sessions = StoredSessions(service.address, None)
+        try:
+            for message in (FIRST, SECOND, GONE):
+                sessions.send(SendToStorage(message))
+            assert {*map(type, await heard(service, 3))} == {KeepSession, DeleteObjects}
+            sessions.send(SendToStorage(KeepSession(5, b"k", keep=False)))
+            assert await heard(service, 1) == [KeepSession(5, b"k", keep=False)]
+            service.start(2)
+            assert await heard(service, 1) == [SECOND]
+        finally:
+            sessions.close()
+            service.close()
+
+    asyncio.run(run())
