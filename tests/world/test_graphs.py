@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -65,10 +66,25 @@ def test_a_restarted_scheduler_is_told_again(seed: int, away: float) -> None:
     world.rest(10.0)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_journal_of_a_graph_says_what_the_scheduler_knows(seed: int) -> None:
+    world = World(seed, hosts=[2, 1], journal=True)
+    futures = [*start(world, seed), *start(world, seed + 10, failing=0.05)]
+    while world.client.unfinished:
+        world.run(0.02)
+        journal = world.scheduler.journal
+        assert journal is not None
+        journal.ledger.tidy()
+        journal.check()
+    world.check_as_expected(futures)
+    world.rest()
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("lost", [False, True])
-def test_after_a_restart_runs_what_is_needed_and_held_by_nobody(seed: int, lost: bool) -> None:
-    world = World(seed, hosts=[2, 1])
+@pytest.mark.parametrize("journal", [False, True])
+def test_after_a_restart_runs_what_is_needed_and_held_by_nobody(seed: int, lost: bool, journal: bool) -> None:
+    world = World(seed, hosts=[2, 1], journal=journal)
     # Chains, a cancelled one among them, and a node in the middle of each that is asked for.
     needs = [[at - 1] if at % 20 else [] for at in range(80)]
     futures = world.client.graph(
@@ -111,10 +127,18 @@ def test_after_a_restart_a_cancelled_key_takes_along_what_only_it_needed() -> No
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("misses", [1, RESUBMISSION_LIMIT, RESUBMISSION_LIMIT + 1])
-@pytest.mark.parametrize("away", [None, 0.2])
-def test_nodes_that_miss_an_object_run_again_with_what_they_take(seed: int, misses: int, away: float | None) -> None:
-    world = World(seed, hosts=[2, 1])
+@pytest.mark.parametrize(
+    ("misses", "away", "journal"),
+    [
+        *product([1, RESUBMISSION_LIMIT, RESUBMISSION_LIMIT + 1], [None, 0.2], [False]),
+        # A journal may make a failure count twice, see durability.md.
+        *product([1, RESUBMISSION_LIMIT + 1], [0.2], [True]),
+    ],
+)
+def test_nodes_that_miss_an_object_run_again_with_what_they_take(
+    seed: int, misses: int, away: float | None, journal: bool
+) -> None:
+    world = World(seed, hosts=[2, 1], journal=journal)
     random = Random(seed)
     needs = [random.sample(range(at), min(at, random.randint(0, 3))) for at in range(40)]
     missing = random.randrange(40)

@@ -94,8 +94,9 @@ def test_with_work_that_ends_while_there_is_no_scheduler() -> None:
     world.rest()
 
 
-def test_with_failures_of_the_engine_that_were_not_delivered() -> None:
-    world = World()
+@pytest.mark.parametrize("journal", [False, True])
+def test_with_failures_of_the_engine_that_were_not_delivered(journal: bool) -> None:
+    world = World(journal=journal)
     (late,) = world.client.submit(Plan(100.0), group=Group(FUNCTION, timeout_seconds=0.5))
     world.run(0.2)
     world.restart_scheduler(2.0)

@@ -37,12 +37,14 @@ class Resubmissions:
             return ()
         kept = []
         for task, status, payload in zip(done.tasks, done.statuses, done.results, strict=True):
-            count = self._counts.pop(task, 0)
-            if status != Status.FAILED or count >= RESUBMISSION_LIMIT or not _is_loss(payload):
+            count, known = self._counts.pop(task, 0), self._failures.pop(task, None)
+            # A restarted scheduler sends outcomes again that were not released: a failure that is kept is counted.
+            limit = RESUBMISSION_LIMIT if known is None else RESUBMISSION_LIMIT + 1
+            if status != Status.FAILED or count >= limit or not _is_loss(payload):
                 continue
             call = outstanding.get(task)
             if call is not None and is_call_known(call) and not isinstance(call, GraphPiece):
-                self._counts[task] = count + 1
+                self._counts[task] = count + (known is None)
                 self._failures[task] = bytes(payload)
                 kept.append(task)
         return kept

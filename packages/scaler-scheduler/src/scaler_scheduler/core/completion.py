@@ -164,7 +164,8 @@ class Completion:
         if record is None or record.state in (DONE, GONE):
             return None
         # After a restart there is no current run, so its FAILED counts, too.
-        last_counted = Status.FAILED if record.is_call_missing else Status.RAISED
+        is_current = record.is_call_missing or self._state.assigned_before.get(task) == (agent.peer, run)
+        last_counted = Status.FAILED if is_current else Status.RAISED
         if status > last_counted or not self._recovery.was_given(agent, record, run):
             return None
         self._state.assigned_before.pop(task, None)

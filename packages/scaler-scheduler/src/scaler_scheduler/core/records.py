@@ -192,6 +192,24 @@ class GraphRecord:
     """Nodes that were submitted and have not ended."""
     counts: dict[FunctionRecord, NodeCounts] = field(default_factory=dict)
 
+    @property
+    def last(self) -> int:
+        """The id of its last task."""
+        return self.first + self.size - 1
+
+    @property
+    def arriving(self) -> bool:
+        """Whether nodes of it are not submitted yet."""
+        return self._submitted < self.size
+
+    @property
+    def _submitted(self) -> int:
+        return sum(each.submitted for each in self.counts.values())
+
+    def has_arrived(self) -> None:
+        """No more nodes will be submitted; those that a journal has forgotten are not counted."""
+        self.size = self._submitted
+
     def enter(self, tasks: Sequence[TaskRecord]) -> None:
         """Count submitted nodes."""
         self.open += len(tasks)
@@ -214,8 +232,7 @@ class GraphRecord:
             counts.failed += 1
         if self.open:
             return False
-        every = self.counts.values()
-        return sum(each.submitted for each in every) >= self.size or any(each.cancelled for each in every)
+        return not self.arriving or any(each.cancelled for each in self.counts.values())
 
 
 @dataclass(slots=True, eq=False)

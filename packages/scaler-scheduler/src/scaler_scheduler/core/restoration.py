@@ -7,7 +7,9 @@ reported (`scaler_scheduler.core.recovery`). Clients have the usual time to come
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from scaler_protocol.ids import session_of
@@ -52,6 +54,8 @@ class Restoration:
         self._recovery = recovery
         self._assigned: dict[int, tuple[bytes, int]] = {}
         self._agents: set[bytes] = set()
+        self._arrived: set[int] = set()
+        """Graphs, by their first tasks, of which the last node was submitted."""
 
     def begin(self) -> None:
         """Records follow."""
@@ -70,10 +74,19 @@ class Restoration:
         self._definitions.take(event, 0.0)
 
     def submitted(self, event: Submit) -> bool:
-        """Tasks were accepted; returns whether their session is known."""
+        """Tasks were accepted; returns whether their session is known.
+
+        Those known here had been forgotten then (rows about that may be gone), and are submitted again.
+        """
         session = self._state.sessions.get(session_of(event.tasks[0]))
         if session is None:
             return False
+        if again := session.tasks.keys() & event.tasks:
+            self.cancelled(session.number, sorted(again))
+            for task in again:
+                self._assigned.pop(task, None)
+        if event.graph and event.graph + event.graph_size - 1 in event.tasks:
+            self._arrived.add(event.graph)
         session.last_task = session.last_wanted = max(session.last_task, max(event.tasks))
         self._intake.submit(Submitter(session.peer, session, None), event, 0.0)
         return True
@@ -100,7 +113,7 @@ class Restoration:
             for task in tasks:
                 record = session.tasks.get(task)
                 if record is not None and record.state != DONE:
-                    self._state.drop(record)  # its outcome was needed no longer
+                    self._completion.cancel_known((task,), 0.0)  # its outcome was needed no longer
             self._completion.released(session, tasks, 0.0)
 
     def cancelled(self, number: int, tasks: Sequence[int]) -> None:
@@ -138,6 +151,8 @@ class Restoration:
     def finish(self, now: float) -> None:
         """All is told: queue what no agent has, and wait for the others."""
         state = self._state
+        for session in state.sessions.values():
+            self._forget_unneeded_nodes(session)
         state.restoring = False
         free: list[TaskRecord] = []
         for session in state.sessions.values():
@@ -150,5 +165,26 @@ class Restoration:
                         free.append(record)
         self._completion.drop_messages()
         self._recovery.restored(self._agents, now)
-        self._assigned = {}
+        self._assigned, self._arrived = {}, set()
         state.queue(free, now)
+
+    def _forget_unneeded_nodes(self, session: SessionRecord) -> None:
+        """Consumers may be gone with all rows about them: forget nodes, and stop those, that only they needed.
+
+        While nodes of a graph are still to come, all rows about its submission are there.
+        """
+        needed = Counter(need for record in session.tasks.values() if record.extra for need in record.extra.inputs)
+        nodes = [
+            (task, extra)
+            for task, record in session.tasks.items()
+            if (extra := record.extra) is not None and extra.graph is not None and extra.graph.first in self._arrived
+        ]
+        for task, extra in nodes:
+            extra.consumers = min(extra.consumers, needed[task])
+        for task, extra in sorted(nodes, key=itemgetter(0), reverse=True):
+            if extra.consumers <= 0 and not extra.owner_waits:
+                self._completion.cancel_known((task,), 0.0)
+        for graph in [graph for graph in session.graphs.values() if graph.first in self._arrived]:
+            graph.has_arrived()
+            if not graph.open:
+                del session.graphs[graph.first]

@@ -6,7 +6,9 @@ together visit each of its tasks once. A Release must outlive the Submit of its 
 restart otherwise: it stays as long as its session has an older Submit.
 
 A task may need the result of another without being counted as its consumer (a future given as an argument): the Submit
-of the first keeps the rows of the second.
+of the first keeps the rows of the second. Consumers of a node are counted when it is submitted, and are known to be
+gone if they have no rows and their graph has arrived: until it has, all its Submits stay, and the last one stays as
+long as any of its nodes.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import json
 from collections import Counter, OrderedDict, deque
 from collections.abc import Container, KeysView, Sequence
+from typing import NamedTuple
 
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Done, Functions, Inputs, Submit
@@ -45,17 +48,33 @@ IDLE_LOOKS = 1024
 """Old rows looked at when nothing new happens."""
 
 
+class About(NamedTuple):
+    """What a row is about; `first_run` is that of an assignment, `function` that of its bytes."""
+
+    tasks: Sequence[int] = ()
+    needs: Sequence[int] = ()
+    graph: int = 0
+    first_run: int = 0
+    function: bytes = b""
+
+    @classmethod
+    def submit(cls, event: Submit) -> About:
+        """New tasks, the results that they need without being counted as consumers, and their graph, if any."""
+        if not event.graph:
+            return cls(event.tasks, event.needs)
+        nodes = range(event.graph, event.graph + event.graph_size)
+        return cls(nodes if nodes[-1] in event.tasks else event.tasks, graph=event.graph)
+
+
 class _Entry:
-    """What is remembered of a row; `first_run` is that of an assignment, `function` that of its bytes."""
+    """What is remembered of a row."""
 
-    __slots__ = ("first_run", "function", "kind", "needs", "number", "session", "tasks", "witness")
+    __slots__ = ("first_run", "function", "graph", "kind", "needs", "number", "session", "tasks", "witness")
 
-    def __init__(self, row: Row, tasks: Sequence[int], needs: Sequence[int], first_run: int, function: bytes) -> None:
+    def __init__(self, row: Row, about: About) -> None:
         self.number, self.kind, self.session = row.number, row.kind, row.session
-        self.tasks = tasks
-        self.needs = needs
-        self.first_run = first_run
-        self.function = function
+        self.tasks, self.needs, self.graph = about.tasks, about.needs, about.graph
+        self.first_run, self.function = about.first_run, about.function
         self.witness = 0
 
 
@@ -119,17 +138,17 @@ class Ledger:
         for position, (function, name, body) in enumerate(zip(event.functions, event.names, event.bodies, strict=True)):
             if function not in self._functions:
                 single = Functions((function,), (name,), Payloads((body,)), (0,) if position in references else ())
-                self._append(RecordKind.FUNCTIONS, 0, pack_message(single), function=function)
+                self._append(RecordKind.FUNCTIONS, 0, pack_message(single), About(function=function))
 
     def submitted(self, session: SessionRecord, event: Submit) -> None:
         """New tasks were accepted."""
         session.last_task = max(session.last_task, max(event.tasks))
-        self._append(RecordKind.SUBMIT, session.number, pack_message(event), event.tasks, needs=uncounted(event))
+        self._append(RecordKind.SUBMIT, session.number, pack_message(event), About.submit(event))
 
     def forwarded(self, session: SessionRecord, report: Done) -> None:
         """All tasks of an agent's report have ended."""
         if not session.nested:
-            self._append(RecordKind.DONE, session.number, pack_message(report), report.tasks)
+            self._append(RecordKind.DONE, session.number, pack_message(report), About(report.tasks))
 
     def ended(self, record: TaskRecord, outcome: Outcome, profile: bytes, agent_name: str) -> None:
         """One task has ended."""
@@ -144,29 +163,29 @@ class Ledger:
         """The owner has these outcomes."""
         if not session.nested:
             self._write_outcomes()
-            self._append(RecordKind.RELEASE, session.number, pack_tasks(tasks), tasks)
+            self._append(RecordKind.RELEASE, session.number, pack_tasks(tasks), About(tasks))
 
     def cancelled(self, session: SessionRecord, tasks: Sequence[int]) -> None:
         """The owner does not want these tasks."""
         if not session.nested:
             self._write_outcomes()
-            self._append(RecordKind.CANCEL, session.number, pack_tasks(tasks), tasks)
+            self._append(RecordKind.CANCEL, session.number, pack_tasks(tasks), About(tasks))
 
     def inputs(self, session: SessionRecord, event: Inputs) -> None:
         """The owner has supplied inputs of tasks."""
         if not session.nested:
             self._write_outcomes()
-            self._append(RecordKind.INPUTS, session.number, pack_message(event), event.tasks)
+            self._append(RecordKind.INPUTS, session.number, pack_message(event), About(event.tasks))
 
     def assigned(self, agent: AgentRecord, first_run: int, tasks: Sequence[int]) -> None:
         """An agent was given these tasks, as consecutive runs."""
-        self._append(RecordKind.RUN, 0, pack_run(agent.peer, first_run, tasks), tasks, first_run=first_run)
+        self._append(RecordKind.RUN, 0, pack_run(agent.peer, first_run, tasks), About(tasks, first_run=first_run))
 
     def attempts(self, record: TaskRecord) -> None:
         """A run of the task has ended without an outcome."""
         session = record.group.session
         if not session.nested:
-            self._append(RecordKind.ATTEMPTS, session.number, pack_attempts(record), (record.id,))
+            self._append(RecordKind.ATTEMPTS, session.number, pack_attempts(record), About((record.id,)))
 
     def agent_joined(self, agent: AgentRecord) -> None:
         """An agent has connected."""
@@ -201,7 +220,7 @@ class Ledger:
                 profiles=b"".join(batch.profiles),
                 agent=agent_name,
             )
-            self._append(RecordKind.DONE, session, pack_message(done), batch.tasks)
+            self._append(RecordKind.DONE, session, pack_message(done), About(batch.tasks))
         self._outcomes.clear()
 
     def tidy(self) -> None:
@@ -210,18 +229,10 @@ class Ledger:
 
     # --- rows -------------------------------------------------------------------------------------------------------
 
-    def adopt(
-        self,
-        row: Row,
-        tasks: Sequence[int] = (),
-        *,
-        needs: Sequence[int] = (),
-        first_run: int = 0,
-        function: bytes = b"",
-    ) -> None:
+    def adopt(self, row: Row, about: About) -> None:
         """A row is in the journal from an earlier life of the scheduler."""
         self._next = max(self._next, row.number + 1)
-        self._enter(row, tasks, needs, first_run, function)
+        self._enter(row, about)
 
     def adopt_session(self, row: Row) -> None:
         """The row of a session is in the journal."""
@@ -243,29 +254,19 @@ class Ledger:
         self._next = number + 1
         return number
 
-    def _append(
-        self,
-        kind: int,
-        session: int,
-        body: bytes,
-        tasks: Sequence[int] = (),
-        *,
-        needs: Sequence[int] = (),
-        first_run: int = 0,
-        function: bytes = b"",
-    ) -> None:
+    def _append(self, kind: int, session: int, body: bytes, about: About) -> None:
         row = Row(self._number(), kind, session, body)
         self._rows.append(row)
-        self._enter(row, tasks, needs, first_run, function)
+        self._enter(row, about)
 
-    def _enter(self, row: Row, tasks: Sequence[int], needs: Sequence[int], first_run: int, function: bytes) -> None:
-        self._entries.append(_Entry(row, tasks, needs, first_run, function))
-        if function:
-            self._functions.add(function)
+    def _enter(self, row: Row, about: About) -> None:
+        self._entries.append(_Entry(row, about))
+        if about.function:
+            self._functions.add(about.function)
         if row.kind == RecordKind.SUBMIT:
             rows = self._sessions[row.session]
             rows.submits[row.number] = None
-            rows.needed.update(needs)
+            rows.needed.update(about.needs)
 
     def _look(self, count: int) -> None:
         """Delete those of the next rows that say nothing any more."""
@@ -300,6 +301,9 @@ class Ledger:
             oldest = next(iter(rows.submits), None)
             if oldest is not None and oldest < entry.number:
                 return True
+        graph = session.graphs.get(entry.graph)
+        if graph is not None and graph.arriving:
+            return True
         known: Container[int] = session.tasks
         if session.named is not None:
             known = Either(session.tasks, session.named.tasks)
@@ -333,8 +337,3 @@ class Either:
 
     def __contains__(self, key: object) -> bool:
         return key in self.one or key in self.other
-
-
-def uncounted(event: Submit) -> Sequence[int]:
-    """The results that tasks of this Submit need without being counted as their consumers."""
-    return () if event.graph else event.needs

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.messages import Done, Functions, Inputs, Submit
 from scaler_scheduler.core.restoration import Restoration
-from scaler_scheduler.journal.ledger import Ledger, uncounted
+from scaler_scheduler.journal.ledger import About, Ledger
 from scaler_scheduler.journal.records import (
     RecordKind,
     Row,
@@ -67,13 +67,13 @@ class Replay:
         event = unpack_message(row.body)
         assert isinstance(event, Functions)
         self._restoration.functions(event)
-        self._ledger.adopt(row, function=event.functions[0])
+        self._ledger.adopt(row, About(function=event.functions[0]))
 
     def _submitted(self, row: Row) -> None:
         event = unpack_message(row.body)
         assert isinstance(event, Submit)
         if self._restoration.submitted(event):
-            self._ledger.adopt(row, event.tasks, needs=uncounted(event))
+            self._ledger.adopt(row, About.submit(event))
         else:
             self._ledger.discard(row)
 
@@ -81,30 +81,30 @@ class Replay:
         report = unpack_message(row.body)
         assert isinstance(report, Done)
         self._restoration.ended(report)
-        self._ledger.adopt(row, report.tasks)
+        self._ledger.adopt(row, About(report.tasks))
 
     def _released(self, row: Row) -> None:
         tasks = unpack_tasks(row.body)
         self._restoration.released(row.session, tasks)
-        self._ledger.adopt(row, tasks)
+        self._ledger.adopt(row, About(tasks))
 
     def _cancelled(self, row: Row) -> None:
         tasks = unpack_tasks(row.body)
         self._restoration.cancelled(row.session, tasks)
-        self._ledger.adopt(row, tasks)
+        self._ledger.adopt(row, About(tasks))
 
     def _inputs(self, row: Row) -> None:
         event = unpack_message(row.body)
         assert isinstance(event, Inputs)
         self._restoration.inputs(event)
-        self._ledger.adopt(row, event.tasks)
+        self._ledger.adopt(row, About(event.tasks))
 
     def _assigned(self, row: Row) -> None:
         agent, first_run, tasks = unpack_run(row.body)
         self._restoration.assigned(agent, first_run, tasks)
-        self._ledger.adopt(row, tasks, first_run=first_run)
+        self._ledger.adopt(row, About(tasks, first_run=first_run))
 
     def _attempts(self, row: Row) -> None:
         attempts = unpack_attempts(row.body)
         self._restoration.attempts(attempts)
-        self._ledger.adopt(row, (attempts.task,))
+        self._ledger.adopt(row, About((attempts.task,)))
