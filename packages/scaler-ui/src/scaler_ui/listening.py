@@ -69,7 +69,7 @@ class Listening:
 
     def _reason(self) -> str:
         # Another service than the monitor looks like one with another key.
-        return "; ".join(filter(None, (self.refusal, advice(self.address))))
+        return "; ".join(filter(None, (advice(self.address), self.refusal)))
 
     @property
     def silent(self) -> bool:
