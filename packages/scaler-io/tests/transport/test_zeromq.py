@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from scaler_io.links.events import LinkDown, LinkLost, LinkUp, UplinkEvent
+from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp, UplinkEvent
 from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.links.streams import HEADER, cut, join
 from scaler_io.links.uplink import LinkState, Uplink
