@@ -23,8 +23,7 @@ from support.waiting import wait_until
 
 TASKS = 1000
 TASK_SECONDS = 0.003
-RUNS_ELSEWHERE_SECONDS = 1.0
-"""How long the kill of a host may delay the rest of a flight, beyond what the other host needs for it."""
+RUNS_ELSEWHERE_SECONDS = 3.0
 
 
 class Flight:
@@ -95,18 +94,15 @@ def test_a_host_is_killed(tmp_path: Path) -> None:
     with Services(tmp_path) as services:
         agents = [services.add_agent(2), services.add_agent(2)]
         with Client(services.address) as client:
-            began = time.monotonic()
             flight = Flight(client, tmp_path)
             flight.wait_for(TASKS // 5)
-            fifth = time.monotonic() - began
             family = agents[0].family()
             killed = time.monotonic()
             agents[0].kill()
             flight.land()
             seconds = time.monotonic() - killed
-            print(f"all landed {seconds:.2f} s after the kill of an agent, the first fifth in {fifth:.2f} s")
-            four_fifths_at_half_the_speed = 4 * 2 * fifth
-            assert seconds < four_fifths_at_half_the_speed + RUNS_ELSEWHERE_SECONDS
+            print(f"all landed {seconds:.2f} s after the kill of an agent")
+            assert seconds < RUNS_ELSEWHERE_SECONDS
         wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), "the workers follow", 5)
 
 

@@ -23,7 +23,7 @@ from scaler_protocol.errors import ObjectNotFoundError, StorageFullError, Storag
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_storage.engine.pool import RECYCLE_SECONDS
 from support.clusters import listening_to
-from support.faults import TESTS, Service, Services, own_and_mapped, resident
+from support.faults import TESTS, Service, Services, mapped, resident
 from support.gates import SECONDS, Gate, wait_at
 from support.object_tasks import (
     BytesSerializer,
@@ -624,11 +624,11 @@ def test_1000_rounds_leave_no_segment_and_flat_memory(
     warm()
     play(100)
     pids = [pid for service in services.started for pid in service.family()]
-    before = [own_and_mapped(pid)[0] for pid in pids]
+    before = [resident(pid)[0] for pid in pids]
     play(1000)
-    grown = [own_and_mapped(pid)[0] - small for pid, small in zip(pids, before, strict=True)]
+    wait_until(lambda: all(mapped(pid) < BIG for pid in pids), "workers forget arguments of earlier tasks")
+    grown = [resident(pid)[0] - small for pid, small in zip(pids, before, strict=True)]
     assert all(growth < FLAT_BYTES for growth in grown), grown
-    wait_until(lambda: all(own_and_mapped(pid)[1] < BIG for pid in pids), "workers forget arguments of earlier tasks")
     storage.wait_empty()
     wait_until(lambda: not storage.segments, "memory that is not used again is given up", 2 * RECYCLE_SECONDS)
 

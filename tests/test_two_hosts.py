@@ -184,25 +184,18 @@ def test_a_storage_that_is_killed_in_the_middle(place: Place) -> None:
 
 @pytest.mark.soak
 def test_a_link_that_is_gone_until_connections_break(place: Place) -> None:
-    """Calls that wait for storage fail after 10 s, as documented, and succeed when they are repeated."""
     far = place(rate=40.0 * MIB, delay=0.005, loss=0.001)
     far.add_cluster(2)
     client = far.run("""
         array = np.random.default_rng(1).random(32 * MIB)
-
-        def weighed():
-            futures = [client.submit(describe_array, array) for _ in range(4)]
-            errors = [future.exception() for future in futures]
-            assert {type(error) for error in errors} <= {type(None), StorageLostError}, errors
-            return not any(errors) and {future.result()[0] for future in futures} == {array.sum()}
-
-        wait_until(weighed, "results", 240)
+        futures = [client.submit(describe_array, array) for _ in range(4)]
+        assert {future.result()[0] for future in futures} == {array.sum()}
     """)
     for sender in (far.far, far.near):
         far.wire.wait_for(sender, 60 * MIB, 3 * SECONDS)
         far.far.ip("link", "set", "wire", "down")
-        time.sleep(15)  # the outage itself: ZeroMQ's heartbeats need 12 to notice
+        time.sleep(15)  # ZeroMQ's heartbeats need 12 to notice, and storage is looked for for 10
         far.far.ip("link", "set", "wire", "up")
     ends_well(client, far, 300)
-    assert far.wire.carried[far.far.address] < 400 * MIB, "the argument is put again once"
-    assert far.wire.carried[far.near.address] < 300 * MIB, "a worker goes on where it was"
+    for sender in (far.far, far.near):
+        assert far.wire.carried[sender.address] < 300 * MIB

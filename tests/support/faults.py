@@ -23,10 +23,9 @@ def resident(pid: int) -> tuple[int, int]:
     return figures["VmRSS"], figures["VmHWM"]
 
 
-def own_and_mapped(pid: int) -> tuple[int, int]:
-    """Bytes of a process's own memory, and of shared memory that it maps: segments of objects."""
-    figures = _memory(pid)
-    return figures["RssAnon"], figures["RssShmem"]
+def mapped(pid: int) -> int:
+    """Bytes of shared memory that a process maps: segments of objects."""
+    return _memory(pid)["RssShmem"]
 
 
 def _memory(pid: int) -> dict[str, int]:

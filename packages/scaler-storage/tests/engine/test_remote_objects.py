@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from scaler_io.links.events import PeerJoined, PeerLost, SendFailed
 from scaler_protocol.codec import decode, encode
@@ -478,5 +478,8 @@ class HoldingModel(RuleBasedStateMachine):
             assert not count or (thing is not None and self.fetching_from[name] in self.spoken(thing.host))
 
 
-TestHoldingModel = HoldingModel.TestCase
-TestHoldingModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+@pytest.mark.parametrize("examples", [150, pytest.param(3_000, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
+def test_holders_of_objects(examples: int) -> None:
+    run_state_machine_as_test(
+        HoldingModel, settings=settings(max_examples=examples, stateful_step_count=40, deadline=None)
+    )

@@ -119,11 +119,11 @@ class Restoration:
     def cancelled(self, number: int, tasks: Sequence[int]) -> None:
         """The owner did not want these tasks."""
         if session := self._state.sessions.get(number):
-            for task in tasks if session.kept else ():
-                session.kept.pop(task, None)  # type: ignore[union-attr]
-            for task in tasks if session.named is not None else ():
-                if (listed := session.named.tasks.get(task)) is not None:  # type: ignore[union-attr]
-                    self._state.results.forget(listed)
+            kept, listed = session.kept or {}, session.named.tasks if session.named is not None else {}
+            for task in tasks:
+                kept.pop(task, None)
+                if task in listed:
+                    self._state.results.forget(listed[task])
             self._completion.cancel_known(tasks, 0.0)
 
     def inputs(self, event: Inputs) -> None:
