@@ -60,8 +60,8 @@ cov: $(VENV_STAMP) ## coverage by module, of all processes that the tests start
 bench: $(VENV_STAMP) ## measure speed and memory
 	$(RUN)/python bench/run.py
 
-soak: $(VENV_STAMP) ## the long tests
-	$(RUN)/pytest -m soak --timeout=0
+soak: $(VENV_STAMP) ## the long tests, and new random examples for the others
+	$(RUN)/pytest -m "soak or hypothesis" --timeout=0 --hypothesis-profile=new-examples
 
 chaos: $(VENV_STAMP) ## the tests that kill processes at random
 	$(RUN)/pytest -m chaos --timeout=0

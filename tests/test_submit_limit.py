@@ -11,18 +11,13 @@ import pytest
 
 from scaler import Client
 from support.clusters import LocalCluster
-from support.faults import parent_of, resident
+from support.faults import resident
 from support.gates import SECONDS
-from support.processes import descendants
+from support.processes import children
 from support.tasks import fibonacci, square
 
 LIMIT = 100
 MEBI = 1024 * 1024
-
-
-def _children() -> list[int]:
-    """The processes of local clusters: scheduler and agent."""
-    return [process for process in descendants(os.getpid()) if parent_of(process) == os.getpid()]
 
 
 @pytest.fixture
@@ -68,7 +63,7 @@ def test_calls_of_a_generator_need_constant_memory(limited: LocalCluster, count:
     with Client(limited.address, timeout_seconds=SECONDS) as client:
         for value in range(10_000):
             client.submit(square, value)
-        processes = [os.getpid(), *_children()]  # workers may be replaced
+        processes = [os.getpid(), *children(os.getpid())]  # workers may be replaced
         before = sum(resident(process)[0] for process in processes)
         for value in range(count):
             client.submit(square, value)

@@ -13,7 +13,7 @@ from scaler_io.transport.zeromq import Subscriber
 from scaler_protocol.addresses import Address
 from support.gates import SECONDS
 from support.own_keys import MONITOR, own
-from support.processes import Watched, descendants
+from support.processes import Watched, children, descendants
 
 
 @contextmanager
@@ -31,11 +31,11 @@ class LocalCluster:
     """A local cluster that logs to a file, with checks when it has ended."""
 
     def __init__(self, log: Path, **settings: Any) -> None:
-        before = set(descendants(os.getpid()))
+        before = set(children(os.getpid()))
         self.log = log
         self.combo = SchedulerClusterCombo(logging_paths=(str(log),), **settings)
         self.address: str = self.combo.get_address()
-        self._started = set(descendants(os.getpid())) - before
+        self._started = set(children(os.getpid())) - before  # not workers that another cluster starts meanwhile
 
     def end(self) -> None:
         """Shut down; assert that no process is left and that none has logged a broken invariant."""

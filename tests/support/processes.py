@@ -155,6 +155,11 @@ def descendants(ancestor: int) -> list[int]:
     return found[1:]
 
 
+def children(parent: int) -> list[int]:
+    """The living processes that a process has started itself."""
+    return [pid for pid, its, _ in _living() if its == parent]
+
+
 def group_members(group: int) -> list[int]:
     """The living processes of a process group."""
     return [pid for pid, _, its in _living() if its == group]
