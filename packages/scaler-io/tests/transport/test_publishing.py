@@ -18,6 +18,8 @@ from scaler_io.transport.connections import TOPICS
 from scaler_io.transport.endpoint import ListenError
 from scaler_io.transport.zeromq import PUBLISHED_AHEAD, Publisher, Subscriber
 from scaler_protocol.addresses import Address
+from support.processes import free_ports
+from support.resets import reset_while_messages_wait, service
 
 SECONDS = 20.0
 HEAD = bytes(16)
@@ -225,6 +227,34 @@ def test_a_listener_that_does_not_listen_holds_nobody_up(publisher: Publisher, t
         received += len(subscriber.receive())
     assert PUBLISHED_AHEAD <= received < sent
     subscriber.close()
+
+
+PUBLISHING = """
+import sys
+from scaler_io.transport import zeromq
+from scaler_protocol.addresses import Address
+
+zeromq._BEAT_MS = 50
+publisher = zeromq.Publisher()
+publisher.bind(Address("127.0.0.1", int(sys.argv[1])))
+print("published", flush=True)
+sys.stdin.readline()
+while not publisher.joined():
+    pass
+print("alive", flush=True)
+"""
+
+
+def test_connections_that_are_reset_while_their_subscriptions_wait_do_not_end_the_process() -> None:
+    port = free_ports(1)
+    with service(PUBLISHING, str(port)) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == "published\n"
+        reset_while_messages_wait(port, b"SUB", b"\x01topic")
+        subscriber = Subscriber(Address("127.0.0.1", port))
+        print("go on", file=process.stdin, flush=True)
+        assert process.stdout.readline() == "alive\n"
+        subscriber.close()
 
 
 def test_an_address_in_use_is_refused_by_name(publisher: Publisher) -> None:

@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import threading
@@ -30,6 +31,8 @@ from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Goodbye, Hello, NeedHello, Role, Welcome
 from scaler_protocol.messages import Cancel, Shutdown
 from scaler_protocol.payloads import Payloads
+from support.intruders import GREETING, zmtp_command
+from support.resets import RESETS, WAITING, reset_while_messages_wait, service, wait_for_the_end_of_a_silent_peer
 
 DEADLINE = 10.0
 HELLO = Hello(Role.CLIENT, b"i" * 16, 5, session=1)
@@ -409,6 +412,51 @@ def test_the_answer_to_a_stranger_can_be_read() -> None:
         until(lambda: bool(dealer.poll(0)), turn_of_hub(listener, served, heard))
         header, *frames = cut(dealer.recv())
         assert header == bytes(16) and decode(frames) == NeedHello()
+
+
+READING = """
+import sys
+from scaler_io.transport import zeromq
+from scaler_protocol.addresses import Address
+
+zeromq._BEAT_MS = 50
+listener = zeromq.Listener(Address("127.0.0.1", 0))
+print(listener.address.port, flush=True)
+left = int(sys.stdin.readline())
+while left:
+    left -= len(listener.receive())
+print("alive", flush=True)
+"""
+
+
+def test_connections_that_are_reset_while_their_messages_wait_do_not_end_the_process() -> None:
+    """ZeroMQ asserts that a connection has not failed, where a heartbeat is due or must be answered."""
+    with service(READING) as process:
+        assert process.stdin is not None and process.stdout is not None
+        port = int(process.stdout.readline())
+        reset_while_messages_wait(port, b"DEALER", b"x")
+        print(RESETS * WAITING, file=process.stdin, flush=True)
+        assert process.stdout.readline() == "alive\n"
+
+
+def test_a_host_that_vanishes_is_noticed_by_both_sides() -> None:
+    """A heartbeat of the connecting side tells how long it may be silent; the accepting side sends none."""
+    with listening(LOOPBACK) as listener:
+        wait_for_the_end_of_a_silent_peer(listener.address.port)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = Address("127.0.0.1", server.getsockname()[1])
+        with dialing(address) as dialer:
+            events: list[UplinkEvent] = []
+            turn_of(dialer, events)()
+            connected, _ = server.accept()
+            with connected:
+                connected.sendall(GREETING + zmtp_command(b"READY", b"\x0bSocket-Type\0\0\0\x06ROUTER"))
+                connected.settimeout(DEADLINE)
+                said = b""
+                while b"\x04PING" not in said:
+                    said += connected.recv(4096)
+                (tenths,) = struct.unpack_from(">H", said.partition(b"\x04PING")[2])
+                assert tenths == 100
 
 
 @pytest.mark.parametrize("transport", ["tcp", "ipc"])

@@ -2,8 +2,8 @@
 
 ZeroMQ hands over whole messages only. It keeps the frames of an unfinished message, without a limit, and does not
 report them. But the kernel counts the bytes that a connection has received; those not handed over are *unread*.
-A peer that is faster than its service must wait: ZeroMQ stops reading at QUEUED_MESSAGES, and TCP then stops the peer.
-Only a peer whose messages are longer than usual exceeds PEER_BYTES.
+The protocol bounds what a peer sends ahead (windows, credit); only one that ignores it has PEER_BYTES unread. Nothing
+stops such a peer earlier, for example TCP: scaler_io.transport.zeromq says why there is no high-water mark.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from scaler_io.descriptors import connection_limit, limit, shut_down
 from scaler_protocol.plurals import counted
 
 LOGGER: Final = logging.getLogger("scaler")
-QUEUED_MESSAGES: Final = 64
-"""Messages of a connection that may wait to be read before TCP stops its peer. Most have less than 1 MiB."""
 PEER_BYTES: Final = 128 * 1024 * 1024
 """Unread bytes that a peer's connection may have."""
 STRANGER_BYTES: Final = 1024 * 1024

@@ -3,6 +3,12 @@
 A socket's descriptor is edge-triggered: the shell must call `readable()` again after its last receive and last send.
 
 A message is sent as one ZeroMQ frame and split into its parts here: each frame costs more than the bytes in it.
+
+ZeroMQ 4.3.5 ends the process (an assertion, `!_io_error`) if it has to write to a connection that was reset after its
+input had stopped, because of a high-water mark. It writes when a heartbeat is due, or answers one that was received.
+Therefore accepting sockets have no high-water mark for what they receive (ConnectionLimiter bounds it), and sockets
+with one have no heartbeats. The connecting side of a link sends heartbeats; they tell the accepting side for how long
+the peer may be silent.
 """
 
 from __future__ import annotations
@@ -27,7 +33,6 @@ from scaler_io.security.authorized import AuthorizedKeys
 from scaler_io.security.keyring import ANYONE, KEY_BYTES, LINK_KEYS, MONITOR_KEYS, Credentials, Principal
 from scaler_io.transport.connections import (
     FRAME_BYTES,
-    QUEUED_MESSAGES,
     TOPIC_BYTES,
     Connection,
     ConnectionLimiter,
@@ -65,7 +70,14 @@ _REASONS = {
 }
 _MAY_DEMAND_KEYS = "; or it demands keys: give --keys or SCALER_KEYS, or keys= of a Client"
 _LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | HANDSHAKE_FAILURES
-_BEAT_MS, _BEAT_TIMEOUT_MS = 2000, 10_000
+_BEAT_MS, _SILENCE_MS = 2000, 10_000
+_KEEPALIVE = (
+    (zmq.TCP_KEEPALIVE, 1),
+    (zmq.TCP_KEEPALIVE_IDLE, 30),
+    (zmq.TCP_KEEPALIVE_INTVL, 10),
+    (zmq.TCP_KEEPALIVE_CNT, 3),
+)
+"""Ends connections to hosts that have been out of reach for a minute."""
 # With -1 ("do not reconnect") ZeroMQ drops unread messages when the peer closes.
 _NEVER_MS = 24 * 3600 * 1000
 _LONGEST_WAIT_SECONDS = 3600.0
@@ -95,11 +107,16 @@ def _socket(context: Context, kind: int) -> zmq.Socket[bytes]:
     made.set_hwm(0)
     made.linger = 0
     made.setsockopt(zmq.IPV6, 1)
-    made.setsockopt(zmq.TCP_KEEPALIVE, 1)
-    made.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 30)
-    made.setsockopt(zmq.HEARTBEAT_IVL, _BEAT_MS)
-    made.setsockopt(zmq.HEARTBEAT_TIMEOUT, _BEAT_TIMEOUT_MS)
+    for option, value in _KEEPALIVE:
+        made.setsockopt(option, value)
     return made
+
+
+def _send_heartbeats(connecting: zmq.Socket[bytes]) -> None:
+    """Have both sides of a connection end it when they have heard nothing for _SILENCE_MS."""
+    connecting.setsockopt(zmq.HEARTBEAT_IVL, _BEAT_MS)
+    connecting.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS)
+    connecting.setsockopt(zmq.HEARTBEAT_TTL, _SILENCE_MS)
 
 
 def _accept(accepting: zmq.Socket[bytes], longest: int) -> None:
@@ -202,7 +219,6 @@ class Listener:
         self._context: Context = _own_context()
         self._socket = _socket(self._context, zmq.ROUTER)
         _accept(self._socket, MESSAGE_MOST)
-        self._socket.rcvhwm = QUEUED_MESSAGES
         self._limiter = ConnectionLimiter(str(address))
         self._accept_monitor = _AcceptMonitor(self._socket, self._limiter)
         self._socket.router_mandatory = 1
@@ -333,6 +349,7 @@ class _Connection:
         self.socket.setsockopt(zmq.IPV6, ipv6)
         self.socket.routing_id = routing_id
         self.socket.setsockopt(zmq.RECONNECT_IVL, _NEVER_MS)
+        _send_heartbeats(self.socket)
         use_credentials(self.socket, credentials, address)
         self.monitor = self.socket.get_monitor_socket(_LOST)
         self.monitor.linger = 0
@@ -459,7 +476,7 @@ class Publisher:
         self._gate = Gate(self._socket, keys, MONITOR_KEYS) if keys is not None else None
         self.watched: tuple[Watched, ...] = (self._accept_monitor, *([self._gate] if self._gate else []))
         """What to watch besides this."""
-        self._socket.set_hwm(PUBLISHED_AHEAD)
+        self._socket.sndhwm = PUBLISHED_AHEAD
         self._socket.setsockopt(zmq.XPUB_VERBOSE, 1)  # reports every new subscriber, not only the first one
 
     def bind(self, address: Address) -> None:
