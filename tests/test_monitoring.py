@@ -272,9 +272,14 @@ def test_orders_of_an_operator(tmp_path: Path, gate: Gate) -> None:
         )
         status = listening.model.status
         assert status is not None
-        actions.cancel(waiting[0].task_id)
-        actions.cancel(running[0].task_id)
+        actions.cancel(waiting[0].task_id, "ann")
+        actions.cancel(running[0].task_id, "bob")
         order_until(lambda model: model.status is not None and model.status.cancelled == 2)
+        texts = [event.text for event in listening.model.events]
+        assert [text for text in texts if text.endswith("cancelled it")] == [
+            "ann (scaler_ui) cancelled it",
+            "bob (scaler_ui) cancelled it",
+        ]
         assert waiting[0].cancelled() and running[0].cancelled()
         gate.arrive().let_go()  # the next one, in the place of the one that was stopped
         assert waiting[1].result() == 3
@@ -282,7 +287,7 @@ def test_orders_of_an_operator(tmp_path: Path, gate: Gate) -> None:
             pid for pid, run in zip(status.worker_pids, status.worker_runs, strict=True)
             if listening.model.tasks.find_run(run) == listening.model.tasks.find(running[1].task_id)
         )  # fmt: skip
-        actions.drain(status.agents[0], busy)
+        actions.drain(status.agents[0], busy, "ann")
         order_until(lambda model: model.status is not None and model.status.agent_workers == (1,))
         arrivals["1"].let_go()
         gate.arrive().let_go()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,9 +15,12 @@ from scaler import Client
 from scaler_protocol.addresses import Address
 from scaler_ui.listening import Listening
 from support.browsers import opened, served, wait_connected, wait_shown
+from support.certificates import write_certificate
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
 from support.own_keys import MONITOR, own
+from support.processes import PROGRAMS, Terminal, free_ports, taken_port
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -47,6 +51,8 @@ def test_cancel_a_task_and_drain_a_worker(cluster: LocalCluster, gate: Gate) -> 
         with pytest.raises(CancelledError):
             waiting[1].result(timeout=SECONDS)
         wait_shown(page, "reasons", "it has ended: cancelled")
+        by = "token at 127.0.0.1 (scaler_ui) cancelled it"
+        listening.wait_for(lambda model: any(by in event.text for event in model.events), SECONDS)
         page.get_by_role("button", name="Close").click()
 
         page.goto(f"{site}/workers")
@@ -73,3 +79,24 @@ def test_without_the_token_nothing_is_shown(cluster: LocalCluster) -> None:
         for address in (f"{site}/tasks", f"{site}/tasks?token=wrong", f"{site}/metrics"):
             with pytest.raises(urllib.error.HTTPError, match="401"):
                 urllib.request.urlopen(address, timeout=SECONDS)
+
+
+def test_pages_over_tls_for_readers_whom_a_proxy_names(cluster: LocalCluster, tmp_path: Path) -> None:
+    certificate, key = write_certificate(tmp_path)
+    port = free_ports(1)
+    words = ("--port", str(port), "--tls-cert", certificate, "--tls-key", key, "--user-header", "X-Forwarded-User")
+    monitor = str(Address.parse(cluster.address).beside(2))
+    trust = ssl.create_default_context(cafile=certificate)
+    metrics = f"https://127.0.0.1:{port}/metrics"
+    # With this variable NiceGUI takes itself for a part of the test.
+    with Terminal("env", "-u", "PYTEST_CURRENT_TEST", PROGRAMS / "scaler_ui", monitor, *words) as program:
+        program.read_until(f"open https://127.0.0.1:{port}/")
+        wait_until(lambda: taken_port([port]) == port, "the pages are served")
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(metrics, timeout=SECONDS, context=trust)
+        named = urllib.request.Request(metrics, headers={"X-Forwarded-User": "ann"})
+        with urllib.request.urlopen(named, timeout=SECONDS, context=trust) as answer:
+            assert answer.status == 200 and answer.headers["Content-Security-Policy"] == "frame-ancestors 'none'"
+        with pytest.raises((urllib.error.URLError, ConnectionError)):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=SECONDS)
+        assert program.end() == 0

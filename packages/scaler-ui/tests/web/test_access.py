@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scaler_protocol.addresses import Address
-from scaler_ui.web.access import AccessGuard
-from scaler_ui.web.app import WebOptions, token_for
+from scaler_ui.web.access import READER, READER_LENGTH, AccessGuard
+from scaler_ui.web.app import WebOptions, check_tls, token_for
+from support.certificates import write_certificate
 
 PASSED = {"type": "passed"}
+PROXY = "10.0.0.1"
+HOST = ("host", "cluster:8081")
 
 
 def ask(
-    token: str | None, headers: dict[str, str], query: str = "", kind: str = "http", path: str = "/tasks"
+    token: str | None,
+    headers: dict[str, str] | list[tuple[str, str]],
+    query: str = "",
+    kind: str = "http",
+    path: str = "/tasks",
+    scheme: str = "http",
+    user_header: str | None = None,
+    client: str = "10.0.0.9",
+    readers: list[str] | None = None,
 ) -> list[dict[str, Any]]:
-    """What is sent in answer to a request; PASSED where it reached the application."""
+    """What is sent in answer to a request; PASSED where it reached the application, which appends the reader's name."""
     sent: list[dict[str, Any]] = []
 
     async def send(message: Any) -> None:
@@ -27,15 +39,22 @@ def ask(
         return {}
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
+        if readers is not None:
+            readers.append(scope[READER])
         await send(PASSED)
 
     scope = {
         "type": kind,
         "path": path,
         "query_string": query.encode(),
-        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "headers": [
+            (name.encode(), value.encode())
+            for name, value in (headers.items() if isinstance(headers, dict) else headers)
+        ],
+        "scheme": scheme,
+        "client": (client, 50_000),
     }
-    asyncio.run(AccessGuard(application, token, ["Cluster"])(scope, receive, send))
+    asyncio.run(AccessGuard(application, token, ["Cluster"], user_header, [PROXY])(scope, receive, send))
     return sent
 
 
@@ -95,6 +114,65 @@ def test_the_token_comes_once_and_stays_in_a_cookie() -> None:
     assert ask("secret", numeric) == [PASSED]
 
 
+@pytest.mark.parametrize(("scheme", "forwarded"), [("https", "http"), ("http", "https")])
+def test_the_cookie_is_not_sent_over_http_where_the_login_was_encrypted(scheme: str, forwarded: str) -> None:
+    start, _ = ask("secret", dict([HOST, ("x-forwarded-proto", forwarded)]), "token=secret", scheme=scheme)
+    assert dict(start["headers"])[b"set-cookie"].endswith(b"; Path=/; Secure")
+
+
+@pytest.mark.parametrize("headers", [{}, {"host": "evil.example"}, {"host": "cluster:8081"}])
+def test_no_page_may_be_shown_in_a_frame_of_another(headers: dict[str, str]) -> None:
+    answered = dict(ask("secret", headers)[0]["headers"])
+    assert answered[b"content-security-policy"] == b"frame-ancestors 'none'"
+    assert (answered[b"x-frame-options"], answered[b"referrer-policy"]) == (b"DENY", b"no-referrer")
+
+
+def test_a_proxy_names_the_reader() -> None:
+    readers: list[str] = []
+    named = [HOST, ("x-user", "ann@example.org")]
+    for kind in ("http", "websocket"):
+        headers = [*named, ("origin", "https://cluster:8081")]
+        assert ask(None, headers, kind=kind, user_header="X-User", client=PROXY, readers=readers) == [PASSED]
+    assert readers == ["ann@example.org"] * 2
+    hostile = [HOST, ("x-user", "a\u202e\x1b" + "b" * 1000)]
+    assert ask("secret", hostile, user_header="X-User", client=PROXY, readers=readers) == [PASSED]
+    assert readers[2].isprintable() and len(readers[2]) == READER_LENGTH
+
+
+@pytest.mark.parametrize(
+    ("headers", "client"),
+    [
+        ([HOST, ("x-user", "ann")], "10.0.0.9"),  # not the proxy
+        ([HOST], PROXY),
+        ([HOST, ("x-user", " ")], PROXY),
+        ([HOST, ("x-user", "ann"), ("x-user", "bob")], PROXY),  # which of them is the reader's own?
+        ([HOST, ("x_user", "ann")], PROXY),
+    ],
+)
+def test_a_reader_whom_no_proxy_names_is_refused(headers: list[tuple[str, str]], client: str) -> None:
+    assert ask(None, headers, user_header="X-User", client=client)[0]["status"] == 401
+    assert ask(None, headers, "token=", user_header="X-User", client=client)[0]["status"] == 401
+    with_cookie = [*headers, ("cookie", "scaler_token=secret")]
+    readers: list[str] = []
+    assert ask("secret", with_cookie, user_header="X-User", client=client, readers=readers) == [PASSED]
+    assert readers == [f"token at {client}"]
+
+
+def test_a_certificate_and_its_key_belong_together(tmp_path: Path) -> None:
+    check_tls(None, None)
+    file = tmp_path / "file.pem"
+    with pytest.raises(ValueError, match="belong together: give both"):
+        check_tls(file, None)
+    with pytest.raises(ValueError, match=f"--tls-cert {file} and --tls-key {file} cannot be used: .*No such file"):
+        check_tls(file, file)
+    file.write_text("no certificate")
+    with pytest.raises(ValueError, match="cannot be used"):
+        check_tls(file, file)
+    check_tls(*write_certificate(tmp_path))
+    with pytest.raises(ValueError, match="cannot be used"):  # and nobody is asked for the password
+        check_tls(*write_certificate(tmp_path, b"secret"))
+
+
 def test_a_token_is_no_use_under_a_foreign_name_or_without_an_origin() -> None:
     cookie = {"cookie": "scaler_token=secret"}
     assert ask("secret", {"host": "evil.example", **cookie})[0]["status"] == 403
@@ -111,10 +189,11 @@ def test_without_the_token_nothing_is_answered(cookie: str) -> None:
 
 
 def test_a_token_is_drawn_where_other_hosts_can_reach_the_pages() -> None:
-    def options(host: str, token: str | None = None) -> WebOptions:
-        return WebOptions(Address("127.0.0.1", 1), host, 8081, token, (), None)
+    def options(host: str, token: str | None = None, user_header: str | None = None) -> WebOptions:
+        return WebOptions(Address("127.0.0.1", 1), host, 8081, token, (), None, user_header=user_header)
 
     assert token_for(options("127.0.0.1")) is None and token_for(options("::1")) is None
     assert token_for(options("127.0.0.1", "mine")) == token_for(options("0.0.0.0", "mine")) == "mine"
+    assert token_for(options("0.0.0.0", user_header="X-User")) is None
     drawn = token_for(options("0.0.0.0"))
     assert drawn is not None and len(drawn) >= 32 and drawn != token_for(options("0.0.0.0"))

@@ -6,7 +6,7 @@ import pytest
 
 from scaler_protocol.addresses import Address
 from scaler_ui.model.model import MonitorModel
-from scaler_ui.web.operator_actions import ACTION_TIMEOUT_SECONDS, OperatorActions, scheduler_address
+from scaler_ui.web.operator_actions import ACTION_TIMEOUT_SECONDS, IDLE_SECONDS, OperatorActions, scheduler_address
 
 
 @pytest.mark.parametrize(
@@ -22,17 +22,21 @@ def test_where_the_scheduler_is(monitor: str, told: str, found: str) -> None:
     assert scheduler_address(Address.parse(monitor), told) == Address.parse(found)
 
 
-def test_an_order_to_nobody_is_dropped_and_said_so(publications: object) -> None:
+def test_an_order_to_nobody_is_dropped_and_said_so_to_who_gave_it(publications: object) -> None:
     now = [100.0]
     model = MonitorModel(tasks=10)
     actions = OperatorActions(model, Address.parse("tcp://127.0.0.1:3"), lambda: now[0])
-    actions.cancel(5)
-    assert actions.trouble == "no scheduler is known yet"
+    actions.cancel(5, "ann")
+    assert actions.trouble("ann") == "no scheduler is known yet"
     model.status = publications.status(address="tcp://127.0.0.1:1")  # type: ignore[attr-defined]
-    actions.drain(1, 7)
+    actions.drain(1, 7, "ann")
     actions.turn()
-    assert actions.trouble == ""
+    assert actions.trouble("ann") == ""
     now[0] += ACTION_TIMEOUT_SECONDS + 1
     actions.turn()
-    assert actions.trouble == "the scheduler accepts no action: it does not answer"
+    assert actions.trouble("ann") == "the scheduler accepts no action: it does not answer"
+    assert actions.trouble("bob") == ""
+    now[0] += IDLE_SECONDS
+    actions.turn()
+    assert actions.trouble("ann") == ""
     actions.close()

@@ -1,4 +1,4 @@
-"""Access control of the pages: local programs, and readers with the token."""
+"""Access control of the pages: local programs, readers with the token, and readers whom a proxy has authenticated."""
 
 from __future__ import annotations
 
@@ -17,28 +17,51 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 COOKIE = "scaler_token"
+READER = "scaler_reader"
+"""Where a request's scope has the name of who sent it; "" where no login is demanded."""
+READER_LENGTH = 64
+"""Characters of a name that are kept."""
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+_SECURITY_HEADERS = [
+    (b"content-security-policy", b"frame-ancestors 'none'"),
+    (b"x-frame-options", b"DENY"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),  # the address of the first request has the token
+]
 
 
 class AccessGuard:
-    """ASGI middleware: refuses unknown host names and foreign origins and, if there is a token, requests without it.
+    """ASGI middleware: refuses unknown host names and foreign origins and, if a login is demanded, requests without it.
 
     The host name of a request is checked because a web page could otherwise reach this server through a name that it
-    controls (DNS rebinding). Accepted are names of the loopback and, with a token, `names` and numeric addresses. The
-    token is in the query of the first request (`?token=…`), then in a cookie. Actions arrive over a WebSocket, whose
-    origin is checked.
+    controls (DNS rebinding). Accepted are names of the loopback and, if a login is demanded, `names` and numeric
+    addresses. Actions arrive over a WebSocket, whose origin is checked. No page may be shown in a frame of another one.
+
+    There are two logins. A `token` is in the query of the first request (`?token=…`), then in a cookie. A proxy that
+    has authenticated the reader names them in the header `user_header`, which is believed of connections from the
+    addresses `proxies` only. Without both, everybody who reaches the loopback may read.
     """
 
-    def __init__(self, app: Application, token: str | None, names: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        app: Application,
+        token: str | None,
+        names: Collection[str] = (),
+        user_header: str | None = None,
+        proxies: Collection[str] = (),
+    ) -> None:
         self._app = app
         self._token = token
         self._names = frozenset(name.lower() for name in names)
+        self._user_header = user_header.lower() if user_header is not None else None
+        self._proxies = frozenset(proxies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request or connection."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
+        send = _with_security_headers(send)
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get("host", "")
         origin = headers.get("origin")
@@ -46,27 +69,61 @@ class AccessGuard:
             await _answer(scope, send, 403, f"{escaped(host)} is not a known name of this host; add it with --name")
         elif (scope["type"] == "websocket" or origin is not None) and (origin or "").partition("://")[2] != host:
             await _answer(scope, send, 403, f"pages of {escaped(origin or 'no origin')} have no access")
-        elif self._token is None or self._matches(_cookie(headers.get("cookie", ""))):
+        elif (reader := self._reader(scope, headers)) is not None:
+            scope[READER] = reader
             await self._app(scope, receive, send)
         elif scope["type"] == "http" and self._matches(_query(scope)):
-            cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+            secure = "; Secure" if _is_encrypted(scope, headers) else ""
+            cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/{secure}"
             # With two slashes it would be the name of another host.
             place = "/" + quote(scope["path"].lstrip("/\\"))
             await _answer(scope, send, 303, "", [(b"location", place.encode()), (b"set-cookie", cookie.encode())])
         else:
-            await _answer(scope, send, 401, "open the address with ?token=… that scaler_ui has printed")
+            await _answer(scope, send, 401, self._advice())
+
+    def _reader(self, scope: Scope, headers: dict[str, str]) -> str | None:
+        """The name of who sent a request; None without a login that is demanded."""
+        if self._token is None and self._user_header is None:
+            return ""
+        address = (scope.get("client") or ("",))[0]
+        if self._user_header is not None and address in self._proxies:
+            # A second one may be the reader's own, which the proxy has not removed.
+            said = [value for name, value in scope["headers"] if name.decode("latin-1") == self._user_header]
+            if len(said) == 1 and said[0].strip():
+                return escaped(said[0].decode("utf-8", "replace").strip())[:READER_LENGTH]
+        return f"token at {address}" if self._matches(_cookie(headers.get("cookie", ""))) else None
+
+    def _advice(self) -> str:
+        ways = ["open the address with ?token=… that scaler_ui has printed"] if self._token is not None else []
+        if self._user_header is not None:
+            ways.append(f"come through the proxy that sets {self._user_header} (--user-header, --proxy)")
+        return "; or ".join(ways)
 
     def _is_ours(self, host: str) -> bool:
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:  # "[" without "]"
             return False
-        if name in LOCAL_HOSTS or self._token is None:
+        if name in LOCAL_HOSTS or (self._token is None and self._user_header is None):
             return name in LOCAL_HOSTS
         return name in self._names or Address(name, 1).is_numeric
 
     def _matches(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), (self._token or "").encode())
+        return self._token is not None and hmac.compare_digest(given.encode(), self._token.encode())
+
+
+def _with_security_headers(send: Send) -> Send:
+    async def sending(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), *_SECURITY_HEADERS]
+        await send(message)
+
+    return sending
+
+
+def _is_encrypted(scope: Scope, headers: dict[str, str]) -> bool:
+    # The header may be false: then the reader has a cookie that is sent over TLS only, and logs in again.
+    return scope.get("scheme") == "https" or headers.get("x-forwarded-proto") == "https"
 
 
 def _cookie(header: str) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import secrets
 import socket
+import ssl
 import sys
 from pathlib import Path
 
 from scaler_io.security.keyring import SUBSCRIBER_KEYS
 from scaler_io.service.cli import Command
-from scaler_io.service.options import KEYS, PARENT_PID, Option, Refusal, whole_number
+from scaler_io.service.options import KEYS, PARENT_PID, Option, Refusal, UsageError, whole_number
 from scaler_io.service.process import die_with_parent
 from scaler_io.transport.own_keys import credentials_for
 from scaler_protocol.addresses import Address
@@ -33,6 +34,10 @@ class WebOptions:
     parent_pid: int | None
     keys: Path | None = None
     insecure: bool = False
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    user_header: str | None = None
+    proxy: tuple[str, ...] = ()
 
 
 COMMAND = Command(
@@ -61,6 +66,34 @@ COMMAND = Command(
             metavar="NAME",
             repeated=True,
         ),
+        Option(
+            ("--tls-cert", "-tc"),
+            "serve pages over TLS with this certificate chain (PEM)",
+            Path,
+            default=None,
+            metavar="FILE",
+        ),
+        Option(
+            ("--tls-key", "-tk"),
+            "the private key of --tls-cert (PEM, not encrypted)",
+            Path,
+            default=None,
+            metavar="FILE",
+        ),
+        Option(
+            ("--user-header",),
+            "the header in which a proxy names the reader whom it has authenticated, X-Forwarded-User for example; "
+            "such readers need no token, and their orders are logged with their names",
+            default=None,
+            metavar="NAME",
+        ),
+        Option(
+            ("--proxy",),
+            "the numeric address that the proxy connects from; --user-header is believed of these addresses only",
+            default=("127.0.0.1", "::1"),
+            metavar="ADDRESS",
+            repeated=True,
+        ),
         PARENT_PID,
         *KEYS,
     ),
@@ -74,10 +107,23 @@ COMMAND = Command(
 
 
 def token_for(options: WebOptions) -> str | None:
-    """The warning to print, if other hosts can reach the pages."""
-    if options.token is not None or Address(options.host, 1).is_local:
+    """The token that readers must know; one is drawn if other hosts can reach the pages and no proxy names readers."""
+    if options.token is not None or options.user_header is not None or Address(options.host, 1).is_local:
         return options.token
     return secrets.token_urlsafe(24)
+
+
+def check_tls(certificate: Path | None, key: Path | None) -> None:
+    """Raise UsageError if only one of them is given, or if they are no pair that can be read."""
+    if certificate is None and key is None:
+        return
+    if certificate is None or key is None:
+        raise UsageError("--tls-cert and --tls-key belong together: give both")
+    try:
+        # Without a password, OpenSSL would ask the terminal for one.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except OSError as error:  # an ssl.SSLError is one
+        raise UsageError(f"--tls-cert {certificate} and --tls-key {key} cannot be used: {error}") from None
 
 
 def main() -> int:
@@ -90,6 +136,7 @@ def _main() -> None:
     if options.parent_pid is not None:
         die_with_parent(options.parent_pid)
     token = token_for(options)
+    check_tls(options.tls_cert, options.tls_key)
     _check_free(options)
     credentials = credentials_for(options.address, options.keys, options.insecure, SUBSCRIBER_KEYS)
     listening = Listening(options.address, credentials=credentials)
@@ -132,19 +179,20 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     names = (options.host, socket.gethostname(), socket.getfqdn(), *options.name)
-    app.add_middleware(AccessGuard, token=token, names=names)
+    app.add_middleware(AccessGuard, token=token, names=names, user_header=options.user_header, proxies=options.proxy)
     app.timer(LOOK_SECONDS, listening.look)
     app.on_shutdown(listening.close)
-    # Without a token the pages are read-only, because every process of this host can reach them.
+    # Without a login the pages are read-only, because every process of this host can reach them.
     actions = None
-    if token is not None:
+    if token is not None or options.user_header is not None:
         actions = OperatorActions(listening.model, options.address, keys=options.keys, insecure=options.insecure)
     if actions is not None:
         app.timer(LOOK_SECONDS, actions.turn)
         app.on_shutdown(actions.close)
     Pages(listening, actions).add()
     host = f"[{options.host}]" if ":" in options.host else options.host
-    shown = f"http://{host}:{options.port}/" + (f"?token={token}" if token else "")
+    scheme = "https" if options.tls_cert is not None else "http"
+    shown = f"{scheme}://{host}:{options.port}/" + (f"?token={token}" if token else "")
     app.on_startup(lambda: print(f"scaler_ui: open {shown}", flush=True))
     ui.run(
         host=options.host,
@@ -155,6 +203,9 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
         show_welcome_message=False,
         reconnect_timeout=30,
         tailwind=False,
+        proxy_headers=False,  # they would replace the address that a connection comes from
+        ssl_certfile=options.tls_cert,
+        ssl_keyfile=options.tls_key,
     )
 
 

@@ -11,10 +11,11 @@ from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.reasons import why
 from scaler_ui.model.tables import task_of_run
 from scaler_ui.model.views import Row
+from scaler_ui.web.access import READER
 from scaler_ui.web.operator_actions import OperatorActions
 from scaler_ui.web.parts import subheading
 
-READ_ONLY = "To act, start scaler_ui with a token: --token or SCALER_UI_TOKEN."
+READ_ONLY = "To act, start scaler_ui with a login: --token, SCALER_UI_TOKEN or --user-header."
 REFRESH_SECONDS = 1.0
 
 
@@ -42,7 +43,7 @@ class Dialogs:
             tell()
             ui.timer(REFRESH_SECONDS, tell)
             if row["state"] in ("waiting", "held", "assigned"):
-                self._act("Cancel this task", "cancel", lambda actions: actions.cancel(task), dialog)
+                self._act("Cancel this task", "cancel", lambda actions, reader: actions.cancel(task, reader), dialog)
             else:
                 ui.button("Close", on_click=dialog.close, color=None).props("flat no-caps")
         self._open(dialog)
@@ -60,31 +61,40 @@ class Dialogs:
             ui.label(f"It offers {row['capabilities'] or 'no capabilities'}.")
             ui.label("A drained worker finishes its task, returns its queued tasks and is not replaced.")
             number, pid = row["number"], row["pid"]
-            self._act("Drain this worker", "drain", lambda actions: actions.drain(number, pid), dialog)
+            self._act("Drain this worker", "drain", lambda actions, reader: actions.drain(number, pid, reader), dialog)
         self._open(dialog)
 
     def _open(self, dialog: ui.dialog) -> None:
         dialog.on("hide", dialog.delete)
         dialog.open()
 
-    def _act(self, title: str, name: str, order: Callable[[OperatorActions], None], dialog: ui.dialog) -> None:
+    def _act(self, title: str, name: str, order: Callable[[OperatorActions, str], None], dialog: ui.dialog) -> None:
         actions = self._actions
         if actions is None:
             ui.label(READ_ONLY).classes("hint").props('data-testid="read-only"')
             ui.button("Close", on_click=dialog.close, color=None).props("flat no-caps")
             return
+        reader = _reader()
         said = ui.label().props(f'role="status" data-testid="{name}-said"')
 
         def act() -> None:
             try:
-                order(actions)
+                order(actions, reader)
             except AddressError as error:
                 said.text = str(error)
             else:
                 button.disable()
-                said.text = actions.trouble or "Sent to the scheduler."
-                ui.timer(REFRESH_SECONDS, lambda: said.set_text(actions.trouble or said.text))
+                said.text = actions.trouble(reader) or "Sent to the scheduler."
+                ui.timer(REFRESH_SECONDS, lambda: said.set_text(actions.trouble(reader) or said.text))
 
         with ui.row():
             button = ui.button(title, on_click=act).props(f'no-caps color=negative data-testid="{name}"')
             ui.button("Close", on_click=dialog.close, color=None).props("flat no-caps")
+
+
+def _reader() -> str:
+    """The name of who looks at this page, as the access guard knows it."""
+    request = ui.context.client.request
+    assert request is not None
+    reader: str = request.scope[READER]
+    return reader
