@@ -182,10 +182,11 @@ class SimulatedHost:
 
     def _recall_tail(self, effect: events.RecallTail) -> None:
         worker = self.workers[effect.worker]
-        datagrams, handles = worker.recall()
+        now = self.network.now
+        self.core.handle(effect.worker, worker.recall(), now)
         run = worker.word
-        self._take_results(effect.worker, worker, self.network.now)
-        self.core.handle(effect.worker, events.TailRecalled(datagrams, handles, run), self.network.now)
+        self._take_results(effect.worker, worker, now)
+        self.core.handle(effect.worker, events.RunSeen(run), now)
 
     def _revoke(self, effect: events.ReadRun) -> None:
         worker = self.workers[effect.worker]

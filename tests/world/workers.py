@@ -14,7 +14,7 @@ from scaler_protocol.errors import ObjectNotFoundError, describe
 from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import Message, Status
 from scaler_protocol.profiles import PROFILE
-from scaler_worker.agent.core.events import Define, SendTasks
+from scaler_worker.agent.core.events import Define, SendTasks, TailRecalled
 from scaler_worker.agent.core.in_flight import LONGEST_SWEEP_SECONDS
 from scaler_worker.agent.core.records import NO_RUN, SEPARATE, Entry
 from scaler_worker.ipc import frames
@@ -81,12 +81,14 @@ class SimulatedWorker:
         self.unread.append(datagram)
         self._later(0.0, self._go_on)
 
-    def recall(self) -> tuple[int, tuple[int, ...]]:
-        """What it has not read is read back: how many task datagrams, and the handles of definitions."""
-        handles = tuple(datagram.definition.handle for datagram in self.unread if isinstance(datagram, Define))
-        count = len(self.unread) - len(handles)
+    def recall(self) -> TailRecalled:
+        """What it has not read is read back."""
+        unread = list(self.unread)
         self.unread.clear()
-        return count, handles
+        return TailRecalled(
+            tuple(datagram.sequence for datagram in unread if isinstance(datagram, SendTasks)),
+            tuple(datagram.definition.handle for datagram in unread if isinstance(datagram, Define)),
+        )
 
     def end(self) -> None:
         """Its channel is closed: it ends when it has read it."""

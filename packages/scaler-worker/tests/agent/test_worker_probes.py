@@ -8,7 +8,15 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from scaler_worker.agent.core.events import CpuRead, ReadCpu, ReadRun, RecallTail, RunRead, TailRecalled
+from scaler_worker.agent.core.events import (
+    CpuRead,
+    ReadCpu,
+    ReadRun,
+    RecallTail,
+    RunRead,
+    RunSeen,
+    TailRecalled,
+)
 from scaler_worker.agent.worker_probes import REVOCATION_SECONDS, WorkerProbes
 
 
@@ -30,20 +38,20 @@ class ProbeParts:
         kind: Any = WorkerProbes
         self.probes: WorkerProbes = kind(core, processes, reader, self.turns)
 
-    def _recall(self) -> tuple[int, tuple[int, ...]]:
+    def _recall(self) -> TailRecalled:
         self.log.append("recall")
-        return 1, (5,)
+        return TailRecalled((3,), (5,))
 
     def _current_run(self, number: int) -> int:
         self.log.append("run")
         return 77
 
 
-def test_the_run_is_read_before_the_results_and_the_answer_comes_last() -> None:
+def test_what_is_recalled_comes_first_then_the_run_is_read_before_the_results_and_told_last() -> None:
     async def main() -> None:
         parts = ProbeParts()
         parts.probes.recall_tail(RecallTail(0))
-        assert parts.log == ["recall", "run", "results", TailRecalled(1, (5,), 77), "soon"]
+        assert parts.log == ["recall", TailRecalled((3,), (5,)), "soon", "run", "results", RunSeen(77), "soon"]
 
     asyncio.run(main())
 

@@ -14,12 +14,12 @@ import pytest
 
 from scaler_protocol.messages import Message, Output
 from scaler_protocol.payloads import Payloads
-from scaler_worker.agent.core.events import Define, Relay
+from scaler_worker.agent.core.events import Define, Relay, TailRecalled
 from scaler_worker.agent.log_once import LogOnce
 from scaler_worker.agent.worker_channel import WorkerChannel
 from scaler_worker.agent.worker_writer import WorkerWriter
 from scaler_worker.ipc.client_messages import MessageReader
-from scaler_worker.ipc.frames import Definition, pack_definition
+from scaler_worker.ipc.frames import Definition, pack_definition, pack_tasks
 from support.gates import SECONDS
 
 
@@ -110,6 +110,23 @@ def test_a_long_datagram_without_a_memory_file_is_written_later_and_those_behind
     play(test)
     [line] = caplog.messages
     assert line.startswith("a long call could not be written to its worker yet (OSError: [Errno 24]")
+
+
+def test_a_recall_names_the_datagrams_that_the_worker_has_not_read() -> None:
+    async def test(parts: WriterParts) -> None:
+        columns: Any = ([7], [7], [1], [b"call"], [1], [0])
+        long: Any = ([8], [8], [1], [bytes(1_000_000)], [1], [0])
+        parts.channel.send(pack_tasks(3, *columns))
+        parts.channel.send(pack_tasks(4, *long))  # as a memory file
+        parts.channel.send(pack_definition(definition(5)))
+        assert parts.channel.flush_datagrams()
+        parts.channel.send(pack_tasks(6, *columns))  # not written yet
+        assert await parts.read(parts.tasks) == pack_tasks(3, *columns)
+        recalled = parts.channel.recall()
+        assert sorted(recalled.sequences) == [4, 6] and recalled.handles == (5,)
+        assert parts.channel.recall() == TailRecalled((), ())
+
+    play(test)
 
 
 def test_nothing_is_written_to_a_worker_that_has_ended() -> None:

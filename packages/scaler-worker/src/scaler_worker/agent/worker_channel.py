@@ -10,14 +10,17 @@ from collections import deque
 from typing import Any, Final
 
 from scaler_protocol.messages import Message
+from scaler_worker.agent.core.events import TailRecalled
 from scaler_worker.ipc.client_messages import MessageReader, pack_message
 from scaler_worker.ipc.frames import (
     DEFINE,
     DIRECT_LIMIT,
     HEAD_BYTES,
+    TASKS,
     ReplyEvent,
     ReplyReader,
     handle_of,
+    sequence_of,
 )
 from scaler_worker.worker.process import RECEIVE_SIZE
 
@@ -104,8 +107,8 @@ class WorkerChannel:
         finally:
             os.close(descriptor)
 
-    def recall(self) -> tuple[int, tuple[int, ...]]:
-        """Read back unread datagrams; returns the number of task datagrams and the handles of definitions."""
+    def recall(self) -> TailRecalled:
+        """Read back unread datagrams."""
         datagrams = list(self._backlog)
         self._backlog.clear()
         with contextlib.suppress(BlockingIOError, ConnectionResetError):
@@ -115,8 +118,10 @@ class WorkerChannel:
                 if not data:
                     break
                 datagrams.append(data)
-        handles = tuple(handle_of(datagram) for datagram in datagrams if datagram[0] == DEFINE)
-        return len(datagrams) - len(handles), handles
+        return TailRecalled(
+            tuple(sequence_of(datagram) for datagram in datagrams if datagram[0] == TASKS),
+            tuple(handle_of(datagram) for datagram in datagrams if datagram[0] == DEFINE),
+        )
 
     def read(self) -> list[ReplyEvent]:
         """The replies that have arrived; raises EOFError after the last one of a worker that has closed its end."""

@@ -21,7 +21,8 @@ REVOCATION_SECONDS: Final = 0.002
 class WorkerProbes:
     """Answers RecallTail, ReadRun, ReadCpu and ReadMemory.
 
-    The current run is read first, then the pipe: if the run has ended since, the core gets its result first.
+    The current run is read first, then the pipe: if the run has ended since, the core gets its result first. What was
+    recalled comes even before: the replies may already be those of a datagram behind it.
     """
 
     def __init__(self, core: AgentCore, processes: WorkerProcesses, reader: WorkerReader, turns: TurnLoop) -> None:
@@ -31,10 +32,10 @@ class WorkerProbes:
     def recall_tail(self, effect: events.RecallTail) -> None:
         """Read back the datagrams that a worker has not read."""
         number = effect.worker
-        datagrams, handles = self._processes.channels[number].recall()
+        self._answer(number, self._processes.channels[number].recall())
         run = self._processes.current_run(number)
         self._reader.take_results(number)
-        self._answer(number, events.TailRecalled(datagrams, handles, run))
+        self._answer(number, events.RunSeen(run))
 
     def read_run(self, effect: events.ReadRun) -> None:
         """Revoke datagrams; the answer comes when the revocation is effective."""
@@ -62,8 +63,6 @@ class WorkerProbes:
         self._reader.take_results(number)
         self._answer(number, events.MemoryUsed(host.used_bytes(self._processes.channels[number].pid), run))
 
-    def _answer(
-        self, number: int, event: events.TailRecalled | events.RunRead | events.CpuRead | events.MemoryUsed
-    ) -> None:
+    def _answer(self, number: int, event: events.ProbeAnswer) -> None:
         self._core.handle(number, event, time.monotonic())
         self._turns.soon()

@@ -152,6 +152,12 @@ def unpack_definition(datagram: bytes) -> Definition:
     )
 
 
+def sequence_of(datagram: bytes) -> int:
+    """The sequence of a TASKS datagram; the first HEAD_BYTES suffice."""
+    sequence: int = _TASKS_HEAD.unpack_from(datagram)[2]
+    return sequence
+
+
 def handle_of(datagram: bytes) -> int:
     """The handle of a DEFINE datagram; the first HEAD_BYTES suffice."""
     handle: int = _HANDLE.unpack_from(datagram)[0]

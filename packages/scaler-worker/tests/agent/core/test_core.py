@@ -48,6 +48,7 @@ from scaler_worker.agent.core.records import NO_RUN, AgentConfig, WorkerRecord
 from scaler_worker.ipc.frames import (
     DatagramReturned,
     FunctionMissing,
+    InputMissing,
     OutputWritten,
     RunsEnded,
     WorkerReady,
@@ -127,11 +128,20 @@ class Host:
         self.stopped: list[events.EndAgent] = []
         self.resizes: list[events.ResizeDone] = []
         self.next = 1
+        self.chargeable: set[int] = set()
+        """Runs whose workers have died in them."""
+        self.shares_turn = False
+        """Whether the next event is handled in one turn with the one after it."""
+        self.reads_meanwhile = False
+        """Whether the next recall meets an idle worker that reads a datagram after the agent has taken the first."""
         self.handle(SCHEDULER, LinkUp(Welcome(1), False))
 
     def handle(self, peer: int, event: Any) -> None:
         self.core.handle(peer, event, self.now)
-        self.settle()
+        if self.shares_turn:
+            self.shares_turn = False
+        else:
+            self.settle()
 
     def settle(self) -> None:
         while effects := self.core.settle(self.now):
@@ -170,8 +180,7 @@ class Host:
             assert worker.ready and worker.alive
             worker.unread.append(events.SendTasks(effect.worker, effect.sequence, list(effect.entries)))
         elif isinstance(effect, events.RecallTail):
-            count, worker.unread = len(worker.unread), []
-            self.core.handle(effect.worker, events.TailRecalled(count, (), worker.word), self.now)
+            self.recall(effect.worker, worker)
         elif isinstance(effect, events.ReadRun):
             worker.revoked = effect.sequence
             worker.pending.append(effect.sequence)
@@ -183,6 +192,23 @@ class Host:
             busy = unsaid or (worker.current is not None and worker.revoked < worker.current.sequence)
             assert isinstance(effect, events.KillWorker) or not (busy or worker.unread)
             worker.alive = False
+
+    def recall(self, number: int, worker: ModelWorker) -> None:
+        """Read back what is unread: the agent and the worker read the same socket."""
+        recalled: list[events.SendTasks] = []
+        replies: list[Any] = []
+        if self.reads_meanwhile and worker.current is None and len(worker.unread) > 1:
+            self.reads_meanwhile = False
+            recalled.append(worker.unread.pop(0))
+            if (reply := worker.step()) is not None:
+                replies.append(reply)
+        recalled += worker.unread
+        worker.unread = []
+        self.core.handle(number, events.TailRecalled(tuple(each.sequence for each in recalled), ()), self.now)
+        run = worker.word
+        for reply in replies:
+            self.core.handle(number, reply, self.now)
+        self.core.handle(number, events.RunSeen(run), self.now)
 
     def wait_until_due(self) -> None:
         self.now = max(self.now, self.core.due())
@@ -234,10 +260,10 @@ class Host:
 
     def die(self, number: int) -> None:
         worker = self.workers.pop(number)
-        before = set(self.status)
+        if worker.alive:
+            self.chargeable.add(worker.word)
         self.handle(number, events.WorkerDied("was killed by SIGKILL", worker.word, 5 << 20))
-        lost = {run for run in self.status.keys() - before if self.status[run] == Status.LOST}
-        assert lost <= ({worker.word} if worker.alive else set())
+        assert {run for run, status in self.status.items() if status == Status.LOST} <= self.chargeable
 
     def read_run(self, number: int) -> None:
         worker = self.workers[number]
@@ -903,6 +929,47 @@ def test_logs_of_workers_name_their_tasks() -> None:
     assert host.logs[-1] == f"Worker[0] (process 1000) is killed to stop task {SESSION + run:x}"
 
 
+def _with_two_unread_datagrams() -> tuple[Host, list[int]]:
+    """A host whose only worker has read neither of its two datagrams of one run each; these runs."""
+    host = Host(1)
+    host.ready_all()
+    host.run(1)
+    host.drain()
+    return host, [*host.run(1), *host.run(1)]
+
+
+def test_a_recall_returns_only_what_was_sent_before_it() -> None:
+    host = Host(1)
+    host.ready_all()
+    host.run(1)
+    host.drain()
+    [first] = host.run(1)
+    host.core.handle(SCHEDULER, Withdraw([first]), host.now)
+    later = host.run(1)  # in the same turn: it is sent after the recall
+    host.drain()
+    assert host.outcomes == Counter([1, first, *later]) and not host.core.workers.by_number[0].datagrams
+
+
+def test_a_worker_that_reads_a_datagram_while_the_one_before_is_recalled_is_sound() -> None:
+    host, runs = _with_two_unread_datagrams()
+    host.reads_meanwhile = True
+    host.handle(SCHEDULER, Withdraw([99, runs[0]]))
+    assert host.status == {1: Status.VALUE, runs[0]: Status.CANCELLED, runs[1]: Status.VALUE}
+    host.drain()
+    assert host.outcomes == Counter([1, *runs]) and not host.logs
+
+
+@pytest.mark.parametrize("reply", [FunctionMissing, InputMissing])
+def test_a_worker_that_declines_what_is_not_its_next_run_is_replaced(reply: type) -> None:
+    host, runs = _with_two_unread_datagrams()
+    host.handle(0, reply(runs[1]))
+    assert not host.workers.pop(0).alive and "overwritten" in host.logs[-1]
+    host.handle(0, events.WorkerDied("was killed by SIGKILL", runs[0]))
+    assert host.status[runs[1]] == Status.LOST
+    host.drain()
+    assert host.outcomes == Counter([1, *runs])
+
+
 FALLIBLE: tuple[type, ...] = (
     events.SendToScheduler, events.Relay, events.StartWorker, events.Define, events.SendTasks, events.RecallTail,
     events.ReadRun, events.ReadCpu, events.KillWorker, events.EndWorker, Log,
@@ -1033,6 +1100,16 @@ class AgentMachine(RuleBasedStateMachine):
     def resize(self, workers: int) -> None:
         self.host.handle(SCHEDULER, events.ResizeRequested(workers))
 
+    @rule()
+    def share_turn(self) -> None:
+        """The next two events are handled in one turn."""
+        self.host.shares_turn = True
+
+    @rule()
+    def read_meanwhile(self) -> None:
+        """A worker reads while the agent recalls."""
+        self.host.reads_meanwhile = True
+
     @rule(kind=st.sampled_from(FALLIBLE))
     def fail_next(self, kind: type) -> None:
         """The next effect of this type can not be performed."""
@@ -1063,6 +1140,7 @@ class AgentMachine(RuleBasedStateMachine):
 
     @rule()
     def restart_scheduler(self) -> None:
+        self.host.shares_turn = False
         self.host.failing.clear()
         self.host.now += 0.1
         self.host.settle()  # what failed is tried again
@@ -1083,6 +1161,7 @@ class AgentMachine(RuleBasedStateMachine):
         if not hasattr(self, "host"):
             return
         host = self.host
+        host.shares_turn = False
         host.failing.clear()
         for _ in range(3):
             host.handle(SCHEDULER, Functions(list(BODIES), ["f"] * 3, Payloads(list(BODIES.values()))))

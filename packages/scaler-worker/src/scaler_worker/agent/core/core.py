@@ -12,9 +12,10 @@ arrive, or in flight at one worker.
 A worker has at most two datagrams in flight, each with one task, or with short ones that take a few milliseconds
 together. No second datagram is sent after a task that is long or of unknown duration, and unread datagrams are
 reclaimed for an idle worker (work stealing). If a task turns out to be long, the runs behind it are reclaimed, too:
-unread datagrams are read back from the socket (the kernel decides who gets each one), and the datagram that the worker
-has read is *revoked*. The worker reads the revoked sequence before each run, and the agent reads the worker's current
-run well after writing that sequence, so one of them sees the other.
+unread datagrams are read back from the socket, and the datagram that the worker has read is *revoked*. Agent and worker
+read the same socket, so the worker may read a later datagram while the agent takes an earlier one back: the answer
+names the datagrams. The worker reads the revoked sequence before each run, and the agent reads the worker's current run
+well after writing that sequence, so one of them sees the other.
 
     worker: STARTING --ready--> IDLE <--> RUNNING <--Blocked--> BLOCKED; any of these --Drain--> DRAINING
             any of these --killed or told to exit--> STOPPING --died--> gone
@@ -140,6 +141,7 @@ class AgentCore:
             events.WorkerDied: self._died,
             events.WorkerNotStarted: self._not_started,
             events.TailRecalled: in_flight.tail_recalled,
+            events.RunSeen: in_flight.run_seen,
             events.RunRead: in_flight.run_read,
             events.CpuRead: nesting.cpu_read,
             events.MemoryUsed: self._memory.measured,

@@ -34,10 +34,16 @@ class WorkerNotStarted:
 
 @dataclass(frozen=True, slots=True)
 class TailRecalled:
-    """The answer to RecallTail: number of unread task datagrams, handles of unread definitions, current run."""
+    """The first answer to RecallTail: sequences of the task datagrams and handles of the definitions read back."""
 
-    datagrams: int
+    sequences: tuple[int, ...]
     handles: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSeen:
+    """The second answer to RecallTail: the worker's current run, read before the replies handled since."""
+
     run: int
 
 
@@ -131,7 +137,7 @@ class SendTasks:
 
 @dataclass(frozen=True, slots=True)
 class RecallTail:
-    """Read back unread datagrams after handling the worker's replies; answered by TailRecalled at once."""
+    """Read back unread datagrams: answered by TailRecalled, the replies of the worker, and RunSeen, at once."""
 
     worker: int
 
@@ -185,6 +191,7 @@ class EndAgent:
     reasons: tuple[str, ...]
 
 
+ProbeAnswer = TailRecalled | RunSeen | RunRead | CpuRead | MemoryUsed
 WorkerEffect = StartWorker | Define | SendTasks | RecallTail | ReadRun | ReadCpu | ReadMemory | KillWorker | EndWorker
 AgentEffect = SendToScheduler | Relay | WorkerEffect | Log | ResizeDone | EndAgent
 

@@ -233,6 +233,7 @@ class InFlight:
         """A worker no longer holds the function of its next run."""
         run, entry = event.run, worker.next_entry()
         if entry is None or entry[RUN] != run:
+            self.corrupted(worker, run, now)
             return
         kind = entry[GROUP].kind
         worker.defined.pop(kind.handle, None)
@@ -247,6 +248,7 @@ class InFlight:
         """A worker could not start its next run, because the previous run has no result for it."""
         run, entry = event.run, worker.next_entry()
         if entry is None or entry[RUN] != run:
+            self.corrupted(worker, run, now)
             return
         self._advance(worker, 1, now)
         if run not in worker.withdrawn:
@@ -295,11 +297,22 @@ class InFlight:
             self.effects.append(events.ReadRun(worker.number, head.sequence))
 
     def tail_recalled(self, worker: WorkerRecord, event: events.TailRecalled, now: float) -> None:
-        """The answer to RecallTail: requeue unread runs, and kill the worker if its current run is to be stopped."""
+        """Datagrams were read back: requeue their runs.
+
+        They need not be the last ones: another may have been sent since, or the worker has read a later one meanwhile.
+        """
         for handle in event.handles:
             worker.defined.pop(handle, None)
-        for _ in range(min(event.datagrams, len(worker.datagrams))):
-            self._requeue(worker, worker.datagrams.pop().left())
+        head = worker.datagrams[0] if worker.datagrams else None
+        for datagram in [each for each in reversed(worker.datagrams) if each.sequence in event.sequences]:
+            worker.datagrams.remove(datagram)
+            self._requeue(worker, datagram.left())
+        if worker.datagrams and worker.datagrams[0] is not head:
+            worker.datagrams[0].since = now
+        self._workers.reindex(worker, now)
+
+    def run_seen(self, worker: WorkerRecord, event: events.RunSeen, now: float) -> None:
+        """What the worker runs after a recall is known: kill the worker if that run is to be stopped."""
         entry, run = worker.next_entry(), worker.run_named(event.run)
         if entry is not None and entry[RUN] == run and worker.state != WorkerState.STOPPING:
             if run == worker.kill_target:
@@ -307,7 +320,6 @@ class InFlight:
             elif run in worker.withdrawn and (_is_long(entry) or now >= worker.datagrams[0].since + _patience(entry)):
                 self.kill(worker, run, b"", now)
         worker.kill_target = worker.kill_target if worker.state == WorkerState.STOPPING else None
-        self._workers.reindex(worker, now)
 
     def run_read(self, worker: WorkerRecord, event: events.RunRead, now: float) -> None:
         """The answer to ReadRun: the revocation is effective, so requeue the runs behind the current one."""
