@@ -564,7 +564,9 @@ def test_answers_that_are_none_end_a_transfer() -> None:
 
 def test_a_download_goes_on_where_it_stands_and_an_upload_begins_anew() -> None:
     reference = Reference(b"i" * 16, 3 * PART_BYTES)
-    for transfer, start in ((Upload(reference, [], 1), 0), (Download(reference), 1)):
+    download = Download(reference)
+    download.answer(0, ObjectPart(reference.object, True, reference.size, Payloads([bytes(PART_BYTES)])))
+    for transfer, start in ((Upload(reference, [], 1), 0), (download, 1)):
         transfer.asked, transfer.answered = 3, 1
         transfer.restart()
         assert (transfer.asked, transfer.answered) == (start, start)

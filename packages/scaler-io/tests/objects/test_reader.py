@@ -16,7 +16,7 @@ from scaler_io.objects.operations import Download, Operation
 from scaler_io.objects.reader import ObjectReader
 from scaler_io.objects.storage_link import StorageLink
 from scaler_protocol.errors import ObjectNotFoundError, ScalerError, StorageFullError
-from scaler_protocol.objects import SHARED_BYTES, Reference
+from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import ObjectPart
 
@@ -113,6 +113,38 @@ def test_an_object_that_is_written_anew_is_downloaded_again() -> None:
     link = AnsweredLink()
     link.answers = [rewritten, arrive]
     assert reader_on(link).get(SMALL, 1.0) == bytes(5) and len(link.begun) == 2
+
+
+PARTS = Reference(b"p" * 16, 2 * PART_BYTES + 1)
+CONTENT = b"a" * PART_BYTES + b"b" * PART_BYTES + b"c"
+
+
+def parts_arrive(*order: int) -> Answer:
+    """The answers to the requests for the parts, in this order; a restart of the server after the last one."""
+
+    def answer(download: Download) -> None:
+        download.begin("")
+        download.asked = download.count
+        for index in order:
+            part = CONTENT[index * PART_BYTES : (index + 1) * PART_BYTES]
+            message = ObjectPart(PARTS.object, True, PARTS.size, Payloads([part]), version=1)
+            download.answer(index, message)
+            download.answered += 1
+        download.restart()
+        for index in range(download.asked, download.count):
+            part = CONTENT[index * PART_BYTES : (index + 1) * PART_BYTES]
+            download.answer(index, ObjectPart(PARTS.object, True, PARTS.size, Payloads([part]), version=1))
+        download.answered = download.count
+        download.finish()
+
+    return answer
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0), (1, 2), (0, 2), (1,), ()])
+def test_parts_are_joined_in_the_order_of_the_object(order: tuple[int, ...]) -> None:
+    link = AnsweredLink()
+    link.answers = [parts_arrive(*order), parts_arrive(0, 1, 2)]
+    assert reader_on(link).get(PARTS, 1.0) == CONTENT
 
 
 def test_the_next_get_uses_what_arrived_after_a_timeout() -> None:

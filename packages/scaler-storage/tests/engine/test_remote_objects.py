@@ -167,6 +167,21 @@ def test_readers_wait_for_those_who_come_back_to_a_server_that_was_started_again
     assert server.core.status().unknown == 4
 
 
+def test_a_read_does_not_overtake_an_earlier_one_that_waited_for_the_host() -> None:
+    server, voice, late = HoldingServer(), b"1" * 16, b"l" * 16
+    server.tell(late, PeerJoined(Hello(Role.AGENT, late, 1, peer_incarnation=8, service=ServiceKind.STORAGE), False))
+    server.join(voice)
+    server.hold(NAMES[0], 77)
+    server.tell(voice, PeerLost("killed"))
+    assert server.tell(CLIENT, GetObject(NAMES[0], 0, PART, 1)) == [], "the host may come back"
+    server.join(b"2" * 16)
+    said = server.tell(CLIENT, GetObject(NAMES[0], PART, PART, 2))
+    said += server.put(b"2" * 16, NAMES[0], b"abcdefg", 77)
+    said += server.later(RETURN_SECONDS)
+    parts = [(each.request, bytes(each.parts.frame)) for _, each in said if isinstance(each, ObjectPart)]
+    assert parts == [(1, b"abcd"), (2, b"efg")]
+
+
 def test_hosts_are_told_once_in_a_turn_what_is_deleted() -> None:
     server, voice = HoldingServer(), b"1" * 16
     server.join(voice)

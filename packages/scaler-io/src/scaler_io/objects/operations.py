@@ -242,11 +242,14 @@ class Upload(Operation):
 class Download(Operation):
     """Gets an object from the server: mapped if it `may_map` and the server is on this host, otherwise in parts.
 
-    With `looking`, an object that would be sent in parts is not sent: the server only tells whether it exists.
+    With `looking`, an object that would be sent in parts is not sent: the server only tells whether it exists. A part
+    that comes before an earlier one is not used: the download then ends, and is not `whole`.
     """
 
     def __init__(self, reference: Reference, *, looking: bool = False, may_map: bool = True) -> None:
         super().__init__(reference, part_count(reference.size))
+        self._joined = 0
+        """How many parts have arrived in order."""
         # Takes half the time and memory of joining parts at the end: it grows in place and shares its bytes.
         self._file = BytesIO()
         self._directory = ""
@@ -266,8 +269,11 @@ class Download(Operation):
 
     @property
     def whole(self) -> bool:
-        """Whether all parts have arrived. Without an error they may not have, because of another version or no room."""
-        return self.answered == self.count
+        """Whether all parts have arrived. Without an error they may not have.
+
+        The object has another version, or there was no room, or the parts came in another order.
+        """
+        return self._joined == self.count
 
     def cost(self, index: int) -> int:
         return 0 if self._directory or self.looking else self.span(index)
@@ -289,6 +295,7 @@ class Download(Operation):
         if isinstance(message, ObjectMapped):
             try:
                 self.mapping = map_segment(self._directory, message.segment, self.reference.size)
+                self._joined += 1
             except OSError as error:
                 self.error = error
                 self.over.set()
@@ -298,19 +305,23 @@ class Download(Operation):
             return
         self.version = message.version
         part = message.parts.frame
-        if self.looking:
-            return
-        if len(part) != self.span(index):
+        if not self.looking and len(part) != self.span(index):
             raise ProtocolError(
                 f"part {index} of object {self.reference} has {len(part):,} bytes, not {self.span(index):,}"
             )
-        self._append(index, part)
+        if index == self._joined:
+            self._joined += 1
+            if not self.looking:
+                self._append(index, part)
 
     def _append(self, index: int, part: bytes | memoryview) -> None:
         if self.count == 1:
             self._file = BytesIO(bytes(part))  # shares the bytes
         else:
             self._file.write(part)
+
+    def restart(self) -> None:
+        self.asked = self.answered = self._joined
 
     @property
     def payload(self) -> bytes | memoryview:
@@ -338,7 +349,7 @@ class CacheFill(Download):
         super().__init__(reference)
         self.version = version
         self._into = file
-        self.asked = self.answered = file.filled // PART_BYTES
+        self.asked = self.answered = self._joined = file.filled // PART_BYTES
 
     def begin(self, directory: str) -> None:
         """Nothing to prepare: it continues where the file ends, in parts."""

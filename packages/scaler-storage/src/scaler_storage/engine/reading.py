@@ -40,7 +40,7 @@ class Reading:
 
     def get(self, peer: bytes, event: GetObject) -> None:
         """Answer with bytes of one part, once the object is in memory; with a limit of 0, whether it exists."""
-        record = self._state.find(event.object)
+        record = self._find(event.object)
         self._count(record, first=not event.offset and event.limit > 0)
         if record is None:
             self._miss(peer, event)
@@ -64,7 +64,7 @@ class Reading:
         except ObjectRefusedError as refusal:
             self._state.answer_missing(peer, event, refusal)
             return
-        record = self._state.find(event.object)
+        record = self._find(event.object)
         if record is not None and record.size != event.size:
             record = None
         self._count(record, first=True)
@@ -74,6 +74,14 @@ class Reading:
             self._wait(peer, event, record)
         else:
             self._answer_mapping(peer, event, record)
+
+    def _find(self, name: bytes) -> ObjectRecord | None:
+        """A readable object, after earlier reads of it have been answered: later ones must not overtake them."""
+        record = self._state.find(name)
+        if record is None or name not in self._expected:
+            return record
+        self.added(name)
+        return self._state.find(name)
 
     def _miss(self, peer: bytes, event: GetObject | MapObject) -> None:
         """Answer "not found", or wait if peers of an earlier server may still put the object again."""
