@@ -541,6 +541,16 @@ def test_a_run_takes_what_the_one_before_made() -> None:
     assert [type(event) for event in bench.written] == [RunsEnded, InputMissing, FunctionMissing, InputMissing]
 
 
+def test_a_run_does_not_take_what_an_earlier_run_of_the_task_made() -> None:
+    bench = Bench()
+    bench.core._functions.invokers[1] = lambda call: (Status.VALUE, b"made")
+    chain = frames.WITH_INPUTS | frames.FOLLOWS
+    bench.run(1, (10, 1, call()))
+    bench.core.take(frames.pack_tasks(2, (20,), (11,), (1,), [takes(11, 10)[2]], (1,), (chain,)))
+    assert [type(event) for event in bench.written] == [RunsEnded, InputMissing]
+    assert bench.written[1] == InputMissing(20), "run 19 is the one of the chain, and was not here"
+
+
 class Damageable:
     """A process that calls with True damage."""
 

@@ -285,8 +285,13 @@ class Runner:
             self.inputs = {}
 
     def _has_previous(self, task: int) -> bool:
-        """Whether the previous run has a result for `task`; waits until it is stored."""
-        return task in self._previous and (self._pending_reply is None or self._pending_reply.wait())
+        """Whether the run with the previous id has just made the result of `task`; waits until it is stored.
+
+        The worker may have executed an earlier run of the task, whose result is out of date.
+        """
+        if self._last != self._run - 1 or task not in self._previous:
+            return False
+        return self._pending_reply is None or self._pending_reply.wait()
 
     def _stored(self) -> ObjectStore:
         if self._store is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -123,6 +124,8 @@ class Host:
         self.sent: list[Any] = []
         self.logs: list[str] = []
         self.outcomes: Counter[int] = Counter()
+        self.tasks_ended: set[int] = set()
+        """Tasks without a run that has not ended."""
         self.status: dict[int, int] = {}
         self.returned: set[int] = set()
         self.stopped: list[events.EndAgent] = []
@@ -218,11 +221,14 @@ class Host:
         self.sent.append(message)
         if isinstance(message, Done):
             self.outcomes.update(message.runs)
+            self.tasks_ended.update(message.tasks)
             self.status.update(zip(message.runs, message.statuses, strict=True))
         elif isinstance(message, Returned):
             self.returned.update(message.runs)
 
-    def run(self, count: int, with_body: bool = True, **group: Any) -> range:
+    def run(self, count: int, with_body: bool = True, tasks: Sequence[int] = (), **group: Any) -> range:
+        """The scheduler sends runs, of new tasks unless `tasks` are given."""
+        count = len(tasks) or count
         runs = range(self.next, self.next + count)
         self.next += count
         function = group.pop("function", F)
@@ -230,7 +236,7 @@ class Host:
         message = Run(
             runs.start,
             [Group(function, **group)],
-            [SESSION + run for run in runs],
+            list(tasks) or [SESSION + run for run in runs],
             Payloads([b"call"] * count),
             functions=body[0],
             names=body[1],
@@ -585,6 +591,37 @@ def test_an_object_that_nobody_wants_is_told_of_all_the_same() -> None:
     host.handle(0, ended)
     done = host.sent[-1]
     assert isinstance(done, Done) and (done.runs, done.stored, list(done.results)) == ([given[0]], [0], [reference])
+
+
+def test_an_outcome_is_not_kept_when_the_task_runs_again() -> None:
+    host = Host(1)
+    host.ready_all()
+    [first] = host.run(1)
+    host.drain()
+    [again] = host.run(1, tasks=[SESSION + first])
+    host.handle(SCHEDULER, Resend([SESSION + first]))
+    assert host.outcomes == Counter([first])
+    host.drain()
+    host.handle(SCHEDULER, Resend([SESSION + first]))
+    assert host.outcomes == Counter([first, again, again])
+
+
+def test_the_outcome_of_a_withdrawn_run_does_not_replace_that_of_a_newer_run() -> None:
+    host = Host(2)
+    host.ready_all()
+    [old] = host.run(1)
+    [number] = [number for number, worker in host.workers.items() if worker.unread]
+    host.workers[number].begin()
+    host.handle(SCHEDULER, Withdraw([old]))
+    [new] = host.run(1, tasks=[SESSION + old])
+    host.step(1 - number)
+    reference = bytes(REFERENCE_BYTES)
+    host.handle(number, RunsEnded([old], [Status.VALUE], [5], [NO_PROFILE], [reference], [0]))
+    done = host.sent[-1]
+    assert isinstance(done, Done) and done.runs == [old], "its object is to be deleted"
+    host.handle(SCHEDULER, Resend([SESSION + old]))
+    done = host.sent[-1]
+    assert isinstance(done, Done) and (done.runs, list(done.results)) == ([new], [b"result"])
 
 
 @pytest.mark.parametrize("ended", [0, 1])
@@ -1024,6 +1061,15 @@ class AgentMachine(RuleBasedStateMachine):
     )
     def run(self, count: int, function: bytes, with_body: bool, priority: int, timeout: float) -> None:
         self.host.run(count, with_body, function=function, priority=priority, timeout_seconds=timeout)
+
+    @rule(data=st.data(), count=st.integers(1, 3))
+    def run_again(self, data: Any, count: int) -> None:
+        """Tasks run again whose outcomes were lost on their way, or whose runs were withdrawn."""
+        if self.host.tasks_ended:
+            ended = st.sampled_from(sorted(self.host.tasks_ended))
+            tasks = data.draw(st.lists(ended, min_size=1, max_size=count, unique=True))
+            self.host.tasks_ended.difference_update(tasks)
+            self.host.run(count, tasks=tasks)
 
     @rule()
     def answer_functions(self) -> None:

@@ -3,7 +3,7 @@
 Theory. A *run* (one dispatch of a task) is in exactly one state: waiting, parked until the bytes of its function
 arrive, or in flight at one worker.
 
-    Run --> waiting | parked --SendTasks--> in flight --RunsEnded--> Done, and kept until Release
+    Run --> waiting | parked --SendTasks--> in flight --RunsEnded--> Done, and kept until Release or another Run of it
     in flight --recalled, revoked, or its worker died in another run--> waiting, at the front
     in flight --its worker died in it--> Done LOST; stopped for its timeout --> Done FAILED
     any state --Withdraw--> Done CANCELLED at once; a worker that executes it is killed
@@ -248,6 +248,8 @@ class AgentCore:
 
     def _run(self, message: Run, now: float) -> None:
         try:
+            # The scheduler does not want the outcome of an earlier run; a stored one may be deleted already.
+            self.in_flight.kept.release(message.tasks)
             self._learn(message, now)
             self.in_flight.waiting.extend(self.functions.entries(message))
         except Exception as error:  # a fault in these tasks must not affect others
@@ -370,6 +372,9 @@ class AgentCore:
         flying = [entry for worker in self.workers for entry in worker.entries()]
         runs = run_ids([*flying, *self.in_flight.waiting, *self.functions.parked_entries()])
         assert len(runs) == len(set(runs)), "a run is in two states"
+        assert not {entry[TASK] for entry in self._unfinished()}.intersection(self.in_flight.kept), (
+            "kept, and has a run"
+        )
         assert len(self.in_flight.waiting) == sum(1 for _ in self.in_flight.waiting)
         for worker in self.workers:
             assert worker.withdrawn <= set(run_ids(worker.entries()))

@@ -183,23 +183,31 @@ class InFlight:
     def _take_results(self, worker: WorkerRecord, entries: list[Entry], batch: frames.RunsEnded) -> None:
         _measure(entries, batch.durations)
         if worker.withdrawn and not worker.withdrawn.isdisjoint(batch.runs):
-            # A stored result of a withdrawn run is reported all the same, so that the scheduler deletes it.
-            wanted = [at for at, run in enumerate(batch.runs) if run not in worker.withdrawn or at in batch.stored]
-            worker.withdrawn.difference_update(batch.runs)
-            for at in wanted:
-                self._take_results(worker, [entries[at]], batch.part(at, at + 1))
+            withdrawn = worker.withdrawn.intersection(batch.runs)
+            worker.withdrawn -= withdrawn
+            for at, run in enumerate(batch.runs):
+                if run not in withdrawn:
+                    self._take_results(worker, [entries[at]], batch.part(at, at + 1))
+                elif at in batch.stored:
+                    # Only reported, so that the scheduler deletes it: a newer run of the task may have ended before.
+                    self._report([entries[at][TASK]], batch.part(at, at + 1))
             return
         tasks = [entry[TASK] for entry in entries]
         if len({task >> SESSION_BITS for task in tasks}) > 1:
             for at, entry in enumerate(entries):
-                self._report([entry[TASK]], batch.part(at, at + 1))
+                self._report_and_keep([entry[TASK]], batch.part(at, at + 1))
         else:
-            self._report(tasks, batch)
+            self._report_and_keep(tasks, batch)
 
-    def _report(self, tasks: list[int], batch: frames.RunsEnded) -> None:
+    def _report(self, tasks: list[int], batch: frames.RunsEnded) -> int:
+        """Report the outcomes of these tasks; returns the size of their payloads in bytes."""
         size = sum(map(len, batch.payloads))
+        self._results.extend(tasks, batch.runs, batch.statuses, batch.payloads, batch.profiles, batch.stored, size)
+        return size
+
+    def _report_and_keep(self, tasks: list[int], batch: frames.RunsEnded) -> None:
+        size = self._report(tasks, batch)
         runs, statuses, payloads, profiles = batch.runs, batch.statuses, batch.payloads, batch.profiles
-        self._results.extend(tasks, runs, statuses, payloads, profiles, batch.stored, size)
         stored: Iterable[bool] = repeat(False, len(tasks))
         if batch.stored:
             positions = set(batch.stored)

@@ -33,17 +33,17 @@ class KeptOutcomes:
 
     def keep(self, tasks: Sequence[int], rows: Iterable[DoneRow], size: int) -> None:
         """Keep outcomes of `size` bytes in total; each replaces an older one of the same task."""
-        young = self._young
-        if not young.keys().isdisjoint(tasks) or self._old:
-            self.release(tasks)
-        young.update(zip(tasks, rows, strict=True))
+        self.release(tasks)
+        self._young.update(zip(tasks, rows, strict=True))
         self._bytes += size
         while self._bytes > KEPT_LIMIT and len(self) > 1:
             self.release([next(iter(self))])
 
-    def release(self, tasks: Iterable[int]) -> None:
-        """Discard the outcomes of these tasks."""
+    def release(self, tasks: Sequence[int]) -> None:
+        """Discard the outcomes of these tasks, if they are kept."""
         young, old, freed = self._young, self._old, 0
+        if young.keys().isdisjoint(tasks) and old.keys().isdisjoint(tasks):
+            return
         for task in tasks:
             row = young.pop(task, None) or old.pop(task, None)
             if row is not None:
