@@ -1,4 +1,4 @@
-"""Dispatch: log texts about tasks that no worker can run, and nested tasks of parents elsewhere."""
+"""Dispatch: log texts about tasks that no worker can run, nested tasks of parents elsewhere, what goes before a Run."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 from scaler_io.links.events import PeerLost
 from scaler_protocol import messages
 from scaler_protocol.errors import WorkerDiedError, describe
+from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Status
+from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.queue import REPORTED_LIMIT
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
 
+FUNCTION = function_id(b"body")
 GPU: dict[str, Any] = {"capability_names": ("gpu",), "capability_values": (-1,)}
 
 
@@ -120,3 +123,70 @@ def test_lanes_of_parents_leave_nothing_behind(driver: SchedulerDriver) -> None:
         driver.submit(inside, parent=runs[parent])
     (queue,) = driver.core.state.waiting._classes.values()
     assert sum(len(lanes) for level in queue.levels.values() for lanes in level._lanes.values()) < 10
+
+
+def submit(task: int, *needs: int) -> messages.Submit:
+    """A Submit of one task."""
+    positions = [0] * len(needs)
+    return messages.Submit([messages.Group(FUNCTION)], [task], Payloads([b"call"]), dependents=positions, needs=needs)
+
+
+def said(driver: SchedulerDriver, agent: bytes, *kinds: type[messages.Message]) -> list[messages.Message]:
+    """Messages of these kinds that the agent was newly sent, in their order."""
+    return [message for message in driver.inboxes.pop(agent) if isinstance(message, kinds)]
+
+
+def test_an_agent_forgets_the_old_outcome_before_the_task_runs_again(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent()
+    tasks = driver.submit(client)
+    driver.done(agent, driver.runs(agent))
+    driver.feed(client, messages.Release(tasks))
+    driver.feed(client, submit(tasks[0]))  # its object was lost: it is made again
+    release, run = said(driver, agent, messages.Release, messages.Run)
+    assert isinstance(release, messages.Release) and list(release.tasks) == tasks
+    assert isinstance(run, messages.Run) and list(run.tasks) == tasks
+    driver.later(0.1)
+    assert not driver.inboxes.get(agent), "a late Release would drop the new outcome"
+
+
+def test_an_agent_forgets_the_old_outcome_before_a_task_that_needs_it_runs(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent()
+    (need,) = driver.submit(client)
+    driver.done(agent, driver.runs(agent))
+    driver.feed(client, messages.Release([need]))
+    driver.feed(
+        client, submit(need + 1, need), messages.Inputs([need + 1], [need], [Status.VALUE], Payloads([b"input"]))
+    )
+    release, run = said(driver, agent, messages.Release, messages.Run)
+    assert isinstance(release, messages.Release) and isinstance(run, messages.Run)
+
+
+def test_a_retried_task_keeps_its_new_outcome(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent()
+    driver.submit(client, retries=1)
+    driver.done(agent, driver.runs(agent), Status.RAISED)
+    driver.later(0.1)
+    assert [type(message) for message in said(driver, agent, messages.Release, messages.Run)] == [
+        messages.Release,
+        messages.Run,
+    ]
+
+
+def test_an_outcome_that_no_agent_keeps_is_not_released(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent()
+    tasks = driver.submit(client)
+    runs = driver.runs(agent)
+    driver.feed(client, messages.Cancel(tasks))
+    driver.done(agent, runs, Status.CANCELLED)
+    driver.later(0.1)
+    assert not driver.take(agent, messages.Release)
+
+
+def test_an_agent_stops_what_is_not_wanted_before_it_begins_something_else(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent(workers=2)
+    (unwanted,) = driver.submit(client)
+    runs = driver.runs(agent)
+    driver.feed(client, messages.Cancel([unwanted]), submit(unwanted + 1))
+    withdraw, run = said(driver, agent, messages.Withdraw, messages.Run)
+    assert isinstance(withdraw, messages.Withdraw) and list(withdraw.runs) == [runs[unwanted]]
+    assert isinstance(run, messages.Run) and list(run.tasks) == [unwanted + 1]

@@ -8,7 +8,7 @@ from typing import cast
 
 from scaler_protocol.errors import MemoryLimitError, ScalerError, WorkerDiedError, describe, restore
 from scaler_protocol.ids import session_of
-from scaler_protocol.messages import Done, Ended, NeedInputs, Release, Status, Submit
+from scaler_protocol.messages import Done, Ended, NeedInputs, Status, Submit
 from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.plurals import counted
@@ -173,9 +173,10 @@ class Completion:
         return record
 
     def _drop(self, agent: AgentRecord, report: Done, position: int, stored: bool, now: float) -> None:
-        """The outcome is not needed: release it at the agent, and have its session delete its object."""
+        """The outcome is not needed: release it if the agent keeps it, and have its session delete its object."""
         task = report.tasks[position]
-        self._release(agent, task, now)
+        if report.statuses[position] <= Status.FAILED:
+            self._release(agent, task, now)
         session = self._state.sessions.get(session_of(task)) if stored else None
         if session is not None:
             self._state.delete_objects(session, (report.results[position][:OBJECT_ID_BYTES],))
@@ -185,7 +186,7 @@ class Completion:
         if record.state == WAITING:
             self._state.waiting.discard(record)
         elif record.state == ASSIGNED and record.agent is not None:
-            self._state.withdrawn.setdefault(record.agent, []).append(record.run)
+            self._state.withdraw(record)
             # The agent still has the run: its outcome, which comes later, must find a record, and not this task's.
             stand_in = TaskRecord(record.id, record.group, b"")
             stand_in.state, stand_in.agent, stand_in.run, stand_in.cost = GONE, record.agent, record.run, record.cost
@@ -262,7 +263,7 @@ class Completion:
     def _hold(self, record: TaskRecord) -> None:
         """An input of the task will not come from where it is assigned: take it back from its agent."""
         if record.state == ASSIGNED and record.extra is not None and record.extra.missing_inputs:
-            self._state.withdrawn.setdefault(record.agent, []).append(record.run)  # type: ignore[arg-type]
+            self._state.withdraw(record)
             self._state.leave_agent(record)
             record.state = HELD
 
@@ -471,13 +472,13 @@ class Completion:
             if record.state != DONE or self.dependencies.keep_for_consumers(record):
                 session.tasks[task] = record  # not ended, or needed by consumers
             elif record.agent is not None:
-                record.agent.released.append(task)
+                record.agent.released[task] = None
         self._state.forget_nested((session.number,))
         if self._release_at is None:
             self._release_at = now + RELEASE_SECONDS
 
     def _release(self, agent: AgentRecord, task: int, now: float) -> None:
-        agent.released.append(task)
+        agent.released[task] = None
         if self._release_at is None:
             self._release_at = now + RELEASE_SECONDS
 
@@ -519,6 +520,4 @@ class Completion:
                 self._state.send(session.peer, Ended(ended))
             self._state.ended_intermediates.clear()
             for agent in self._state.agents.values():
-                if agent.released:
-                    tasks, agent.released = agent.released, []
-                    self._state.send(agent.peer, Release(tasks))
+                self._state.send_released(agent)

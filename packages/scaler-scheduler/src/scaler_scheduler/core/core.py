@@ -217,9 +217,9 @@ class SchedulerCore:
         if self._absent_until is not None and now >= self._absent_until:
             self._end_absent(now)
         self._completion.dependencies.queue_ready(now)
+        # A run that is not wanted must not begin because another one, which was sent after it, has ended.
+        state.send_withdrawn()
         self._dispatch.assign(now)
-        if state.withdrawn:
-            self._dispatch.withdraw()
         self._dispatch.rebalance(now)
         self._managers.settle(now)
         self._completion.post(now)

@@ -73,7 +73,7 @@ class Definitions:
                     and group.session.peer == peer
                     and function in (group.function, group.serializer)
                 ):
-                    self._state.withdrawn.setdefault(agent, []).append(task.run)
+                    self._state.withdraw(task)
                     self._state.leave_agent(task)
                     task.state = HELD
                     found.append(task)

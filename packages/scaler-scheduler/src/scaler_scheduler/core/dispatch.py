@@ -22,7 +22,7 @@ from typing import Any
 
 from scaler_protocol.errors import NoWorkerError
 from scaler_protocol.limits import KEPT_FUNCTIONS
-from scaler_protocol.messages import MESSAGE_LIMIT, NeedFunctions, Recall, Run, Withdraw
+from scaler_protocol.messages import MESSAGE_LIMIT, NeedFunctions, Recall, Run
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.chains import with_followers
 from scaler_scheduler.core.completion import Completion
@@ -320,6 +320,8 @@ class Dispatch:
             self._state.event_log.assigned(agent, tasks[0].run, ids)
         if self._state.recorder is not None:
             self._state.recorder.assigned(agent, tasks[0].run, ids)
+        if _names_released(agent, tasks):
+            self._state.send_released(agent)
         self._state.send(
             agent.peer,
             Run(
@@ -335,12 +337,6 @@ class Dispatch:
                 **(_extra_columns(tasks) if any(task.extra is not None for task in tasks) else {}),
             ),
         )
-
-    def withdraw(self) -> None:
-        """Tell agents which runs are no longer wanted."""
-        for agent, runs in self._state.withdrawn.items():
-            self._state.send(agent.peer, Withdraw(runs))
-        self._state.withdrawn.clear()
 
     def rebalance(self, now: float) -> None:
         """If no task waits and workers are idle, ask the agent with the most queued work to return part of it."""
@@ -403,6 +399,15 @@ def _functions_to_send(agent: AgentRecord, groups: Iterable[GroupRecord]) -> lis
     while len(agent.functions) > KEPT_FUNCTIONS:
         del agent.functions[next(iter(agent.functions))]
     return list(functions.values())
+
+
+def _names_released(agent: AgentRecord, tasks: Iterable[TaskRecord]) -> bool:
+    """Whether the agent may keep an old outcome of one of these tasks, or of one that they need: it was made anew."""
+    released = agent.released
+    return bool(released) and any(
+        task.id in released or (task.extra is not None and not released.keys().isdisjoint(task.extra.inputs))
+        for task in tasks
+    )
 
 
 def _message_parts(tasks: list[TaskRecord]) -> Iterator[list[TaskRecord]]:

@@ -432,7 +432,8 @@ class AgentRecord:
     """Expected seconds of its runs, and of tasks planned for it."""
     window: int = 0
     """Slow start: most unfinished runs; grows by one with each result."""
-    released: list[int] = field(default_factory=list)
+    released: dict[int, None] = field(default_factory=dict)
+    """Tasks of which it need not keep the outcome any more, and has not been told so yet."""
     recalling: bool = False
     resuming: bool = False
     """Whether its Reconcile is pending: until then it is given no work."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from scaler_protocol.ids import session_of
-from scaler_protocol.messages import Group, NeedTasks, Reconcile, Release, Resend, Status, Withdraw
+from scaler_protocol.messages import Group, NeedTasks, Reconcile, Release, Resend, Status
 from scaler_scheduler.core.records import (
     ASSIGNED,
     DONE,
@@ -111,9 +111,8 @@ class Recovery:
         agent.resuming = False
         self._state.with_room[agent] = None
         named = zip(event.running, event.runs, strict=True)
-        unwanted = [run for task, run in named if not self._runs(agent, task, run)]
-        if unwanted:
-            self._state.send(agent.peer, Withdraw(unwanted))
+        for run in [run for task, run in named if not self._runs(agent, task, run)]:
+            self._state.withdraw_run(agent, run)
         self._finish(agent, event, now)
         self._heard(agent.peer, now, kept=event.finished)
 
@@ -260,7 +259,7 @@ class Recovery:
         self._awaited = set()
         self._ask_for_calls()
         for agent, run in self._running.values():
-            self._state.withdrawn.setdefault(agent, []).append(run)
+            self._state.withdraw_run(agent, run)
         forgotten: dict[AgentRecord, list[int]] = {}
         for task, agent in self._finished.items():
             forgotten.setdefault(agent, []).append(task)

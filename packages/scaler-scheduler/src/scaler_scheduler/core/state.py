@@ -11,7 +11,7 @@ from scaler_io.links.effects import Effect, Log, Send
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.ids import SPARE_INCARNATIONS, first_run, session_of
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.messages import Message, NeedTasks, Status
+from scaler_protocol.messages import Message, NeedTasks, Release, Status, Withdraw
 from scaler_protocol.sessions import KeepSession
 from scaler_protocol.storage import DeleteObjects
 from scaler_scheduler.core.config import SchedulerConfig
@@ -81,6 +81,7 @@ class SchedulerState:
         self.assigned_before: dict[int, tuple[bytes, int]] = {}
         """Tasks that are HELD since, by the journal, an agent has them: its identity and the run."""
         self.withdrawn: dict[AgentRecord, list[int]] = {}
+        """Runs that agents are told to stop with the next Withdraw."""
         self.ended_intermediates: dict[SessionRecord, list[int]] = {}
         """Intermediate nodes to report to sessions that watch them."""
         self.unused_objects: dict[SessionRecord, list[bytes]] = {}
@@ -161,6 +162,27 @@ class SchedulerState:
         if self.event_log.listening:
             self.event_log.entered(HELD, (task,))
 
+    def withdraw(self, task: TaskRecord) -> None:
+        """The task's run is not wanted any more: its agent is told so before it is given other work."""
+        if task.agent is not None:
+            self.withdraw_run(task.agent, task.run)
+
+    def withdraw_run(self, agent: AgentRecord, run: int) -> None:
+        """Have an agent stop a run, which no task here may have."""
+        self.withdrawn.setdefault(agent, []).append(run)
+
+    def send_withdrawn(self) -> None:
+        """Tell agents which runs to stop."""
+        for agent, runs in self.withdrawn.items():
+            self.send(agent.peer, Withdraw(runs))
+        self.withdrawn.clear()
+
+    def send_released(self, agent: AgentRecord) -> None:
+        """Tell an agent which outcomes it need not keep any more."""
+        if agent.released:
+            tasks, agent.released = agent.released, {}
+            self.send(agent.peer, Release(list(tasks)))
+
     def leave_agent(self, task: TaskRecord) -> None:
         """The task's run has ended or was returned: remove it from its agent, which has room again."""
         agent = task.agent
@@ -180,7 +202,7 @@ class SchedulerState:
         if state == WAITING:
             self.waiting.discard(task)
         elif state == ASSIGNED and task.agent is not None:
-            self.withdrawn.setdefault(task.agent, []).append(task.run)
+            self.withdraw(task)
         elif task.extra is not None:
             self.leave_apart(task)
         task.call = b""
