@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from scaler_io.objects.operations import Deletion, Download
 from scaler_io.objects.prefetch import COPIED_BYTES, MAPPED_BYTES, Prefetch
+from scaler_protocol.limits import DELETED_TOGETHER
 from scaler_protocol.objects import SHARED_BYTES, Reference
 from scaler_protocol.storage import DeleteObjects
 
@@ -65,5 +66,5 @@ def test_deletions_of_a_session_are_said_together() -> None:
     assert first.join(Deletion([b"b", b"c"], 1))
     assert not first.join(Deletion([b"d"], 2)) and not first.join(Deletion([], 1))
     assert not Deletion([], 1).join(Deletion([b"e"], 1))
-    assert not first.join(Deletion([bytes([each % 256]) for each in range(1000)], 1))
+    assert not first.join(Deletion([bytes([each % 256]) for each in range(DELETED_TOGETHER)], 1))
     assert first.request(0, 1) == DeleteObjects([b"a", b"b", b"c"], 1) and first.over.is_set()

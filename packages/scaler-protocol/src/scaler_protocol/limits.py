@@ -77,6 +77,8 @@ OFFERS: Final = 256
 """Worker classes that one manager can start."""
 UNITS: Final = 2**20
 """Units of one manager."""
+DELETED_TOGETHER: Final = 4096
+"""Objects that one message deletes."""
 QUEUE_SIZE: Final = Whole(0, 1_000_000)
 """Runs that an agent takes in advance for each worker."""
 SIZE: Final = Whole(0, 2**63 - 1)
@@ -197,7 +199,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
     "KeepSession": {"key": SESSION_KEY},
     "PutObject": {"object": ID, "size": SIZE, "offset": SIZE, "parts": Column(Bytes(0, 2**20), 1)},
     "GetObject": {"object": ID, "offset": SIZE},
-    "DeleteObjects": {"objects": _IDS},
+    "DeleteObjects": {"objects": Column(ID, DELETED_TOGETHER)},
     "ObjectStored": {"object": ID},
     "ObjectList": {"objects": _IDS},
     "ObjectPart": {"object": ID, "size": SIZE, "parts": Column(Bytes(0, 2**20), 1)},

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import settings
@@ -12,8 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from scaler_io.links.effects import Log, Send
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost
-from scaler_protocol.errors import ObjectRefusedError, ProtocolError, StorageFullError, restore
+from scaler_protocol.codec import encode
+from scaler_protocol.errors import InvalidFieldError, ObjectRefusedError, ProtocolError, StorageFullError, restore
 from scaler_protocol.handshake import Hello, Refused, Role, ServiceKind, Welcome
+from scaler_protocol.limits import DELETED_TOGETHER
 from scaler_protocol.messages import Message, Release
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.payloads import Payloads
@@ -31,6 +34,7 @@ from scaler_storage.engine import engine as core_module
 from scaler_storage.engine.engine import PERMITTED, StorageEngine
 from scaler_storage.engine.pool import OVERHEAD_BYTES
 from scaler_storage.engine.segments import MemorySegments
+from scaler_storage.engine.state import FREED_TOGETHER
 from support.storage_engines import PART, EngineDriver, make_parts_small
 
 SHARED = 1000
@@ -277,6 +281,72 @@ def test_a_client_writes_only_into_its_own_session_and_a_worker_into_the_one_it_
     assert "another client's" in str(server.put(ALICE, NAME, b"a", session=2))
     assert "names no session" in str(server.put(WORKER, NAME, b"a"))
     assert server.put(WORKER, NAME, b"a", session=2) is None
+
+
+def many_objects(server: SharedServer, count: int) -> list[bytes]:
+    names = [number.to_bytes(16, "big") for number in range(count)]
+    for name in names:
+        assert server.put(ALICE, name, b"a") is None
+    return names
+
+
+@pytest.mark.parametrize(
+    "end", [lambda names: DeleteObjects(names), lambda names: DeleteObjects(), lambda names: PeerLost("gone")]
+)
+def test_many_objects_are_freed_in_pieces_and_are_gone_at_once(end: Callable[[list[bytes]], HubEvent]) -> None:
+    server = SharedServer(memory_limit=2_000_000)
+    names = many_objects(server, 5 * FREED_TOGETHER)
+    assert server.says(ALICE, end(names)) == []
+    assert not server.part(BOB, names[-1]).found
+    pieces = [server.core.status().objects]
+    assert pieces[0] >= 3 * FREED_TOGETHER
+    while server.core.due() == server.now:
+        assert server.later(0) == []
+        pieces.append(server.core.status().objects)
+    assert pieces[-1] == server.core.status().bytes == 0
+    assert all(before - after <= FREED_TOGETHER for before, after in pairwise(pieces))
+
+
+def test_what_is_deleted_with_many_others_can_be_put_again_at_once() -> None:
+    server = SharedServer(memory_limit=2_000_000)
+    names = many_objects(server, 5 * FREED_TOGETHER)
+    server.core.handle(ALICE, DeleteObjects(names), server.now)
+    server.core.handle(ALICE, PutObject(names[-1], 2, Payloads([b"bb"]), 0, 0, 7), server.now)
+    [stored] = server.settle()
+    assert isinstance(stored[1], ObjectStored) and not stored[1].error and stored[1].version
+    [listed] = server.says(ALICE, ListObjects(8))
+    assert listed == ObjectList([names[-1]], 8)
+    for _ in range(10):
+        server.later(0)
+    assert server.core.status().objects == 1 and server.get(BOB, names[-1]) == b"bb"
+
+
+def test_what_is_deleted_makes_room_at_once() -> None:
+    server = SharedServer(memory_limit=5 * FREED_TOGETHER * (OVERHEAD_BYTES + 1))
+    names = many_objects(server, 5 * FREED_TOGETHER)
+    server.core.handle(ALICE, DeleteObjects(names), server.now)
+    for number in range(4 * FREED_TOGETHER):
+        server.core.handle(BOB, PutObject(number.to_bytes(16, "little"), 1, Payloads([b"b"]), 0, 0, 7), server.now)
+    answers = [message for _, message in server.settle()]
+    assert [each.error for each in answers if isinstance(each, ObjectStored)] == [""] * (4 * FREED_TOGETHER)
+
+
+def test_a_session_whose_objects_are_being_freed_may_begin_again() -> None:
+    server = SharedServer(memory_limit=2_000_000)
+    names = many_objects(server, 5 * FREED_TOGETHER)
+    server.says(ALICE, PeerLost("gone"))
+    server.join(ALICE, Role.CLIENT, 1)
+    assert server.says(ALICE, ListObjects(8)) == [ObjectList([], 8)]
+    assert server.put(ALICE, names[0], b"bb") is None
+    for _ in range(10):
+        server.later(0)
+    assert server.core.status().objects == 1 and server.get(BOB, names[0]) == b"bb"
+
+
+def test_one_message_deletes_a_limited_number_of_objects() -> None:
+    encode(DeleteObjects([bytes(16)] * DELETED_TOGETHER))
+    with pytest.raises(InvalidFieldError):
+        encode(DeleteObjects([bytes(16)] * (DELETED_TOGETHER + 1)))
 
 
 def test_deleting_drops_what_is_half_written() -> None:

@@ -17,7 +17,6 @@ from operator import itemgetter
 from scaler_io.objects.host_cache import HostCache
 from scaler_io.objects.host_objects import HostObjects
 from scaler_io.objects.operations import (
-    DELETED_TOGETHER,
     Deletion,
     Listing,
     Look,
@@ -36,6 +35,7 @@ from scaler_io.security.keyring import Credentials
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ClientQuitError
 from scaler_protocol.handshake import Role
+from scaler_protocol.limits import DELETED_TOGETHER
 from scaler_protocol.objects import SHARED_BYTES, Reference
 
 DELETED_LIMIT = 10_000
@@ -173,7 +173,7 @@ class ObjectConnection(StorageLink):
             with self.lock:
                 self._reader.forget(names)
                 self._deleted.extend((owner, each.object) for each in references if each.size >= SHARED_BYTES)
-                self.start_if_open(Deletion(names, owner))
+                self._delete(names, owner)
 
     def _welcomed(self, server: int) -> None:
         """Repeat deletions to a restarted server: a host may hold replicas of deleted objects."""
@@ -182,9 +182,12 @@ class ObjectConnection(StorageLink):
         if renewed:
             with self.lock, contextlib.suppress(ClientQuitError):
                 for session, deleted in groupby(sorted(self._deleted), key=itemgetter(0)):
-                    names = [name for _, name in deleted]
-                    for at in range(0, len(names), DELETED_TOGETHER):
-                        self.start_if_open(Deletion(names[at : at + DELETED_TOGETHER], session))
+                    self._delete([name for _, name in deleted], session)
+
+    def _delete(self, names: Sequence[bytes], session: int) -> None:
+        """Begin to delete these objects."""
+        for at in range(0, len(names), DELETED_TOGETHER):
+            self.start_if_open(Deletion(names[at : at + DELETED_TOGETHER], session))
 
     def clear(self) -> None:
         """Delete all objects of our session; does not wait."""

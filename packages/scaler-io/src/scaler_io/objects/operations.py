@@ -21,6 +21,7 @@ from scaler_io.objects.replicas import Replica
 from scaler_io.objects.segments import Copying, SegmentWriter, map_segment
 from scaler_io.thread_event import ThreadEvent
 from scaler_protocol.errors import ObjectNotFoundError, ProtocolError, ScalerError, restore
+from scaler_protocol.limits import DELETED_TOGETHER
 from scaler_protocol.messages import Message
 from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference, new_object_id, part_count
 from scaler_protocol.payloads import Payloads
@@ -43,8 +44,6 @@ from scaler_protocol.storage import (
 LOGGER: Final = logging.getLogger("scaler")
 _CHECK_SECONDS: Final = 1.0
 """How long a thread waits at a time: on Windows only the return of a wait lets Ctrl-C through."""
-DELETED_TOGETHER: Final = 1000
-"""Objects that one message deletes."""
 Buffer = bytes | bytearray | memoryview
 Pieces = Buffer | Sequence[Buffer]
 """The bytes of an object: one buffer, or several to be concatenated."""

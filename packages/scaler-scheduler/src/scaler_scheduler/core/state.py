@@ -11,6 +11,7 @@ from scaler_io.links.effects import Effect, Log, Send
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.ids import SPARE_INCARNATIONS, first_run, session_of
 from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.limits import DELETED_TOGETHER
 from scaler_protocol.messages import Message, NeedTasks, Release, Status, Withdraw
 from scaler_protocol.sessions import KeepSession
 from scaler_protocol.storage import DeleteObjects
@@ -100,11 +101,12 @@ class SchedulerState:
 
     def delete_objects(self, session: SessionRecord, objects: Sequence[bytes]) -> None:
         """Delete objects of a session of which its client need not know."""
-        message = DeleteObjects(objects, session.number)
-        if session.named is not None:
-            self.out.append(SendToStorage(message))
-        else:
-            self.send(session.peer, message)
+        for at in range(0, len(objects), DELETED_TOGETHER):
+            message = DeleteObjects(objects[at : at + DELETED_TOGETHER], session.number)
+            if session.named is not None:
+                self.out.append(SendToStorage(message))
+            else:
+                self.send(session.peer, message)
 
     def log(self, text: str, level: int = logging.INFO) -> None:
         """Write a line to the scheduler's log and to monitors."""

@@ -27,8 +27,11 @@ A segment that a lost peer may still use is never reused. A local process may ho
 the lock is free, its uploads and pins end, even if its connection is still open, and its session ends some seconds
 later (scaler_storage.engine.processes).
 
+Objects that are deleted together, more than FREED_TOGETHER, are unknown at once and freed in pieces, one per turn.
+
 Invariants (`check`): those of the pager; every upload has a known writer; every object is listed in exactly its
-session; every pin has a known peer; the orphaned sessions are those without an owner, ordered by due time. After
+session; every pin has a known peer; the orphaned sessions are those without an owner whose objects are not all being
+freed, ordered by due time; nothing but objects that are being freed is left of an ended session. After
 `settle`, requests wait for room only while objects are being spilled or local peers are writing.
 """
 
@@ -198,8 +201,9 @@ class StorageEngine:
         while state.orphans and next(iter(state.orphans.values())) <= now:
             session = next(iter(state.orphans))
             state.log(logging.DEBUG, f"objects of session {session} are freed: no owner connected in time")
-            for name in list(state.sessions[session].objects):
-                state.free(name)
+            state.free_all(state.sessions[session].objects)
+            state.orphans.pop(session, None)
+        state.free_piece()
         state.pager.pool.trim(now)
         self._retry_waiting()
         if not state.queue or state.pager.moving:
@@ -287,6 +291,7 @@ class StorageEngine:
         """When `settle` has something to do next, or None."""
         orphans = next(iter(self._state.orphans.values()), None)
         stalled = None if self._stalled is None else self._stalled + WRITING_SECONDS
+        deleted = self._state.now if self._state.deleted else None
         others = (
             self._processes.due(),
             self._remote.due(),
@@ -295,7 +300,7 @@ class StorageEngine:
             self._send_failures.due(),
             self._writing.fullness.due(),
         )
-        return min((at for at in (orphans, stalled, *others) if at is not None), default=None)
+        return min((at for at in (orphans, stalled, deleted, *others) if at is not None), default=None)
 
     def status(self) -> StorageStatus:
         """The current totals."""
@@ -365,8 +370,7 @@ class StorageEngine:
             entry.key, entry.named = event.key, True
             record.kept.add(event.session)
         elif entry is not None:
-            for name in list(entry.objects):
-                state.free(name)
+            state.free_all(entry.objects)
             entry.named = False
             record.kept.discard(event.session)
             self._release(event.session, peer, "the scheduler has ended it")
@@ -394,9 +398,10 @@ class StorageEngine:
         state = self._state
         self._writing.drop_session(session)
         count = len(entry.objects)
-        for name in list(entry.objects):
-            state.free(name)
-        state.forget_session(session)
+        state.free_all(entry.objects)
+        state.orphans.pop(session, None)
+        if not entry.objects:
+            state.forget_session(session)
         state.ended[session] = None
         if len(state.ended) > _ENDED_LIMIT:
             del state.ended[next(iter(state.ended))]
@@ -412,12 +417,16 @@ class StorageEngine:
         listed = {(name, session) for session, entry in state.sessions.items() for name in entry.objects}
         assert listed == {(name, record.session) for name, record in state.objects.items()}
         assert all(entry.owners or entry.objects for entry in state.sessions.values())
-        assert not state.ended.keys() & state.sessions.keys()
+        assert state.deleted.keys() <= state.objects.keys()
         for upload in state.uploads.values():
             assert len(upload.parts) + upload.missing == part_count(upload.size) and upload.missing
             assert upload.session not in state.ended
         assert set(state.uploads) == {(peer, name) for peer, record in state.peers.items() for name in record.uploads}
-        assert set(state.orphans) == {session for session, entry in state.sessions.items() if not entry.owners}
+        unowned = {session: entry for session, entry in state.sessions.items() if not entry.owners}
+        assert state.orphans.keys() <= unowned.keys() - state.ended
+        assert all(
+            entry.objects <= state.deleted.keys() for session, entry in unowned.items() if session not in state.orphans
+        )
         assert list(state.orphans.values()) == sorted(state.orphans.values())
         owners = {(peer, record.session) for peer, record in state.peers.items() if record.session}
         owners |= {(peer, session) for peer, record in state.peers.items() for session in record.kept}

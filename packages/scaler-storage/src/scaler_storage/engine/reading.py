@@ -55,7 +55,8 @@ class Reading:
     def list(self, peer: bytes, event: ListObjects) -> None:
         """Answer with the ids of a session."""
         entry = self._state.sessions.get(self._state.peers[peer].session)
-        self._state.send(peer, ObjectList(sorted(entry.objects) if entry is not None else (), event.request))
+        names = sorted(entry.objects.difference(self._state.deleted)) if entry is not None else ()
+        self._state.send(peer, ObjectList(names, event.request))
 
     def map(self, peer: bytes, event: MapObject) -> None:
         """Pin an object for a local peer and answer with its segment, once it is in memory."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Collection
+from itertools import islice
 
 from scaler_io.links.effects import Effect, Log, Send
 from scaler_protocol.errors import ObjectRefusedError, ScalerError, describe
@@ -15,6 +17,8 @@ from scaler_storage.engine.segments import Segment, Segments
 
 DROPPED_LIMIT = 100_000
 """Dropped replicas of a session that are remembered; each takes about 200 bytes."""
+FREED_TOGETHER = 128
+"""Most objects that are freed in one turn; others wait meanwhile."""
 ANY_VERSION = 0
 """In the place of a version: no copy of the object is needed."""
 
@@ -28,6 +32,8 @@ class StorageState:
         self.now = 0.0
         self.peers: dict[bytes, PeerRecord] = {}
         self.objects: dict[bytes, ObjectRecord] = {}
+        self.deleted: OrderedDict[bytes, None] = OrderedDict()
+        """Objects that were deleted with many others and are freed in pieces; nobody finds them."""
         self.uploads: dict[tuple[bytes, bytes], UploadRecord] = {}
         self.sessions: dict[int, SessionObjects] = {}
         self.orphans: dict[int, float] = {}
@@ -60,6 +66,8 @@ class StorageState:
         if self.queue and not self._retrying:
             self.queue.append((peer, event))
             return None
+        while self.deleted and self.pager.pool.lack(size):
+            self.free(next(iter(self.deleted)))
         segment = self.pager.take(size)
         if segment is None:
             self.wait_again(peer, event)
@@ -94,7 +102,7 @@ class StorageState:
 
     def find(self, name: bytes) -> ObjectRecord | None:
         """Return a readable object, or None if it is unknown or its host is out of reach."""
-        record = self.objects.get(name)
+        record = self.objects.get(name) if name not in self.deleted else None
         return record if record is not None and (not record.host or record.host in self.replica_servers) else None
 
     def set_remote(self, record: ObjectRecord, host: bytes, version: int) -> None:
@@ -133,9 +141,23 @@ class StorageState:
         self.sessions.pop(session, None)
         self.orphans.pop(session, None)
 
+    def free_all(self, names: Collection[bytes]) -> None:
+        """Free objects: a few at once, many in pieces, of which each turn frees one. Nobody finds them from now on."""
+        if len(names) > FREED_TOGETHER:
+            self.deleted.update(dict.fromkeys(names))
+        else:
+            for name in list(names):
+                self.free(name)
+
+    def free_piece(self) -> None:
+        """Free the next objects of those that were deleted with many others."""
+        for name in list(islice(self.deleted, FREED_TOGETHER)):
+            self.free(name)
+
     def free(self, name: bytes, why: ScalerError | None = None) -> None:
         """Free an object; its waiting readers get "not found", or the error `why`."""
         record = self.objects.pop(name)
+        self.deleted.pop(name, None)
         if record.host:
             self.unset_remote(name, record, drop=True)
         entry = self.sessions[record.session]

@@ -149,8 +149,7 @@ class Writing:
         for name in event.objects:
             if name not in known:  # a host that is out of reach may have it
                 state.remember_dropped(name, session, ANY_VERSION)
-        for name in known.intersection(event.objects) if event.objects else list(known):
-            state.free(name)
+        state.free_all(known.intersection(event.objects) if event.objects else known)
 
     def _stop_waiting(self, peer: bytes, names: set[bytes]) -> None:
         """Refuse this peer's waiting writes of deleted objects."""
@@ -168,6 +167,8 @@ class Writing:
         session = self._state.session(record, named)
         if len(name) != OBJECT_ID_BYTES:
             raise ObjectRefusedError(f"an object's id has {OBJECT_ID_BYTES} bytes, not {len(name)}")
+        if name in self._state.deleted:
+            self._state.free(name)
         stored = self._state.objects.get(name)
         if stored is not None:
             _same(name, stored, session, size)
