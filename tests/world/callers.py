@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
@@ -177,7 +178,8 @@ class Caller:
         graph.leases = {first + at: nodes[at] for at in asked}
         for at, node in enumerate(nodes):
             node.graph = None if at in asked else graph
-        consumers = [sum(at in taken for taken in needs) for at in range(len(plans))]
+        taken = Counter(need for each in needs for need in set(each))
+        consumers = [taken[at] for at in range(len(plans))]
         for start in range(0, len(plans), size):
             places = range(start, min(start + size, len(plans)))
             pairs = [(at - start, first + need) for at in places for need in needs[at]]

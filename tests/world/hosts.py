@@ -54,6 +54,8 @@ class SimulatedHost:
         self.messages_sent = 0
         self.kills = 0
         """Workers that the agent killed."""
+        self.slowness = 1.0
+        """How many times longer its workers take than plans say."""
         random = network.random
         hello = Hello(
             Role.AGENT,

@@ -32,6 +32,7 @@ class WorkersHost(Protocol):
     name: str
     network: MemoryNetwork
     history: list[Execution]
+    slowness: float
 
     def wake(self) -> None:
         """Something of a worker is there to be read."""
@@ -224,7 +225,7 @@ class SimulatedWorker:
             if self.now is execution:
                 self._finish(execution, inputs)
 
-        self._later(execution.plan.seconds, finish)
+        self._later(execution.plan.seconds * self._host.slowness, finish)
 
     def _finish(self, execution: Execution, inputs: list[bytes]) -> None:
         plan, now = execution.plan, self._network.now
@@ -240,16 +241,19 @@ class SimulatedWorker:
         raised = failed or execution.attempt <= plan.raises
         execution.ended, execution.how = now, "raised" if raised else "value"
         status, payload = (Status.RAISED, b"raised") if raised else (Status.VALUE, plan.result(inputs))
-        missed = sum(each.task == execution.task for each in self._host.history)
-        if not raised and missed <= plan.misses:
+        if not raised and plan.misses and self._runs_of(execution.task) <= plan.misses:
             raised, status, payload = True, Status.FAILED, describe(ObjectNotFoundError("object ab is not there"))
-        micros = round(plan.seconds * 1e6)
+        micros = round(plan.seconds * self._host.slowness * 1e6)
         profile = PROFILE.pack(micros, micros, 0, 1000 + self.number, self.number, execution.attempt)
         self.now, self._children = None, []
         if not raised:
             self._made = {execution.task: payload}
         self._write(frames.RunsEnded([execution.run], [status], [micros], [profile], [payload], []))
         self._go_on()
+
+    def _runs_of(self, task: int) -> int:
+        """How often the task has run."""
+        return sum(each.task == task for each in self._host.history)
 
     # --- the client inside its task ---------------------------------------------------------------------------------
 
