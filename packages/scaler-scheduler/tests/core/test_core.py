@@ -21,6 +21,7 @@ from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import PERMITTED, SchedulerCore
+from scaler_scheduler.core.queue import AGEING_SECONDS
 from scaler_scheduler.core.records import SessionRecord
 
 if TYPE_CHECKING:
@@ -233,6 +234,33 @@ def test_sessions_take_turns(driver: SchedulerDriver) -> None:
         position += 1
         driver.done(agent, runs, seconds=1.0)
     assert len(places) == 3 and max(places) < 10
+
+
+def test_sessions_share_the_time_of_workers(driver: SchedulerDriver) -> None:
+    """Although both call the same function, whose mean says nothing about the tasks of either."""
+    slow, fast = driver.client(b"a"), driver.client(b"b")
+    agent, seconds, worked = driver.agent(workers=1), {}, {1.0: 0.0, 0.01: 0.0}
+    seconds.update(dict.fromkeys(driver.submit(slow, 100), 1.0))
+    seconds.update(dict.fromkeys(driver.submit(fast, 5000), 0.01))
+    while sum(worked.values()) < 40:
+        for task, run in driver.runs(agent).items():
+            driver.done(agent, {task: run}, seconds=seconds[task])
+            worked[seconds[task]] += seconds[task]
+    assert 0.45 < worked[0.01] / sum(worked.values()) < 0.55, worked
+
+
+def test_old_tasks_of_a_low_priority_go_before_younger_ones_of_a_higher_one(driver: SchedulerDriver) -> None:
+    client = driver.client()
+    old = driver.submit(client, 20)
+    driver.now += AGEING_SECONDS - 5
+    medium = driver.submit(client, 20, priority=1)
+    driver.now += 10
+    young = driver.submit(client, 20, priority=1)
+    agent, order = driver.agent(workers=1), list[int]()
+    while runs := driver.runs(agent):
+        order += runs
+        driver.done(agent, runs, seconds=1.0)
+    assert order == medium + old + young
 
 
 def test_capabilities_are_honoured_and_do_not_block_others(driver: SchedulerDriver) -> None:

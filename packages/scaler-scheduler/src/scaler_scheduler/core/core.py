@@ -219,7 +219,7 @@ class SchedulerCore:
         self._completion.dependencies.queue_ready(now)
         # A run that is not wanted must not begin because another one, which was sent after it, has ended.
         state.send_withdrawn()
-        self._dispatch.assign(now)
+        self._dispatch.assign()
         self._dispatch.rebalance(now)
         self._managers.settle(now)
         self._completion.post(now)
@@ -494,6 +494,7 @@ class SchedulerCore:
                 self.state.leave_agent(record)
                 if record.state == ASSIGNED:
                     back.append(record)
+                    record.group.lane.session.served -= record.cost
         self.state.queue(back, now, first=True)
         for task in back:
             self.state.nested_lanes.pop(task.group.lane, None)  # another agent may take it

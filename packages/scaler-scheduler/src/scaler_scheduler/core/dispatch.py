@@ -137,7 +137,7 @@ class Dispatch:
 
     # --- one turn ---------------------------------------------------------------------------------------------------
 
-    def assign(self, now: float) -> None:
+    def assign(self) -> None:
         """Start waiting tasks on agents with room."""
         if self._classes_changed and self._agent_counts:
             self._classes_changed = False
@@ -149,13 +149,13 @@ class Dispatch:
                 self._list_room(agent, agent.active)
         self._start_exclusive()
         self._start_suspects()
-        self._start_nested(now)
+        self._start_nested()
         self._state.with_room.clear()
         if not self._state.waiting.count:
             return
         plan: Plan = {}
         for worker_class in self._class_order():
-            self._fill(worker_class, plan, now)
+            self._fill(worker_class, plan)
         for agent, tasks in self._state.locality.improve(plan).items():
             self._replan(agent, tasks, plan)
         self._state.locality.add_transfers(plan)
@@ -181,7 +181,7 @@ class Dispatch:
             self._add_load(agent, tasks)
             self._start(agent, tasks)
 
-    def _start_nested(self, now: float) -> None:
+    def _start_nested(self) -> None:
         """Tasks of parents that run outside of their agent's host go there at once, whatever waits there already.
 
         The scheduler does not hear that such a parent waits for them, so the agent seems to have no room. It starts
@@ -192,7 +192,7 @@ class Dispatch:
             agent = lane.agent
             if agent is None or agent.peer not in self._state.agents or not agent.workers or agent.resuming:
                 continue
-            if not lane.requirement.unmet_by(agent.worker_class) and (tasks := self._state.waiting.take_all(lane, now)):
+            if not lane.requirement.unmet_by(agent.worker_class) and (tasks := self._state.waiting.take_all(lane)):
                 self._add_load(agent, tasks)
                 self._start(agent, tasks)
 
@@ -213,7 +213,7 @@ class Dispatch:
             heap[:] = [entry for entry in heap if entry[2] == entry[3].entry_version]
             heapq.heapify(heap)
 
-    def _fill(self, worker_class: WorkerClass, plan: Plan, now: float) -> None:
+    def _fill(self, worker_class: WorkerClass, plan: Plan) -> None:
         """Plan tasks for the agents of a class, the least loaded first, until tasks or room run out."""
         heap, waiting = self._agents_with_room[worker_class], self._state.waiting
         while heap and waiting.count:
@@ -230,13 +230,12 @@ class Dispatch:
                 room = min(share, self._room(agent, active, lane))
                 return room
 
-            taken = waiting.take(worker_class, limit, now)
+            taken = waiting.take(worker_class, limit)
             if not taken and room is None:
                 return  # no lane was offered: no task waits for this class
             heapq.heappop(heap)
             if taken:
                 tasks = with_followers(taken, agent.workers * agent.queue_size - active - len(taken))
-                tasks[0].group.lane.session.served += len(tasks) - len(taken)
                 self._add_load(agent, tasks)
                 plan.setdefault(agent, []).extend(tasks)
                 self._list_room(agent, active + len(tasks))
@@ -256,12 +255,14 @@ class Dispatch:
         return min(most, max(idle, math.ceil(budget / max(_SHORTEST_SECONDS, horizon if seconds is None else seconds))))
 
     def _add_load(self, agent: AgentRecord, tasks: Sequence[TaskRecord]) -> None:
+        """Count what these tasks, which are of one root session, will take of the agent, and of the session's share."""
         horizon, load = self._state.config.horizon_seconds, 0.0
         for task in tasks:
             seconds = task.group.function.seconds
             task.cost = cost = horizon if seconds is None else seconds
             load += cost
         agent.load += load
+        tasks[0].group.lane.session.served += max(load, _SHORTEST_SECONDS * len(tasks))
 
     def _replan(self, agent: AgentRecord, tasks: list[TaskRecord], plan: Plan) -> None:
         """Plan these tasks for an agent instead of those that it had; its capacity is listed again in the next turn."""
@@ -295,6 +296,7 @@ class Dispatch:
                 continue
             held.append(task)
             task.state = HELD
+            task.group.lane.session.served -= task.cost
             session = task.group.session
             for function in undefined:
                 if session not in function.waiting_tasks:

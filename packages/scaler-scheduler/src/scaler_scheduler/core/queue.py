@@ -4,13 +4,14 @@ Tasks stand in *lanes*: one per (root session, priority, depth, requirement, age
 nodes of a graph that become ready run in the order of their graph. For every worker class (agents whose workers have
 equal capabilities and Python) there is a heap of priority levels; a level is a heap of the sessions that have tasks for
 the class, each with a heap of its lanes. Order: the highest priority, where one step of priority is worth
-AGEING_SECONDS of waiting; then the session served least (a session that was idle starts level with the others); then
-the deepest lane; then the oldest task.
+AGEING_SECONDS of waiting of the oldest task; then the session that was served least, in seconds of worker time (a
+session that was idle starts level with the others); then the deepest lane; then the oldest task.
 
 A heap entry is checked when it comes to the top, and is pushed again where its key has grown meanwhile, so a decision
-costs O(log lanes), however many priorities, sessions and requirements there are. One decrease of a key is not noticed:
-when a session is served through another class, and the session that follows it in a level has waited longer, the level
-takes that longer wait into account only when the level comes to the top, or is served.
+costs O(log lanes), however many priorities, sessions and requirements there are. Two decreases of a key are noticed
+late, when the entry comes to the top: a session's tasks were shorter than the mean of their function; and when a
+session is served through another class, the session that follows it in a level may have waited longer than the level
+takes into account.
 
 A lane is registered as long as a session remembers one of its groups, or a task waits in it.
 
@@ -42,7 +43,7 @@ class _PriorityLevel:
     def __init__(self) -> None:
         self.key = math.inf
         """Its key in the heap of levels. The lane that is next may have a greater key, never a smaller one."""
-        self._turns: list[tuple[int, int, int, SessionRecord]] = []
+        self._turns: list[tuple[float, int, int, SessionRecord]] = []
         self._lanes: dict[SessionRecord, list[tuple[int, int, int, LaneRecord]]] = {}
 
     def add(self, lane: LaneRecord) -> None:
@@ -76,7 +77,7 @@ class _PriorityLevel:
         return not self._lanes[lane.session] and len(self._turns) == 1
 
 
-def _turn(session: SessionRecord) -> tuple[int, int, int, SessionRecord]:
+def _turn(session: SessionRecord) -> tuple[float, int, int, SessionRecord]:
     """A session's heap entry; an ended session may still be listed when another gets its number."""
     return session.served, session.number, id(session), session
 
@@ -137,7 +138,7 @@ class _ClassQueue:
 
 
 def _key(lane: LaneRecord) -> float:
-    """The smallest is served first: the time when the lane was served last, less what its priority is worth."""
+    """The smallest is served first: the time since when its oldest task waits, less what its priority is worth."""
     return lane.since - AGEING_SECONDS * lane.priority
 
 
@@ -151,7 +152,7 @@ class TaskQueue:
         self._classes: dict[WorkerClass, _ClassQueue] = {}
         self._reported: set[Requirement] = set()
         """Requirements that no class meets and that were logged; until a class meets them, or no lane has them."""
-        self._served = 0
+        self._served = 0.0
         """The `served` of the session served last: sessions that were idle start from here."""
 
     def lane(
@@ -263,16 +264,15 @@ class TaskQueue:
         if not added:
             return
         self.count += added
+        lane.ages.added(added, now)
         root = lane.session
         if not root.waiting:
             root.served = max(root.served, self._served)
         root.waiting += added
         if first or not lane.listed:
-            self._list(lane, now)
+            self._list(lane)
 
-    def _list(self, lane: LaneRecord, now: float) -> None:
-        if not lane.listed:
-            lane.since = now
+    def _list(self, lane: LaneRecord) -> None:
         lane.listed = True
         for queue in self._requirements[lane.requirement]:
             queue.add(lane)
@@ -308,38 +308,39 @@ class TaskQueue:
         lane.listed = lane.listed and bool(lane.size)
         self._forget_if_unused(lane)
 
-    def take(self, worker_class: WorkerClass, limit: Callable[[LaneRecord], int], now: float) -> list[TaskRecord]:
-        """The next tasks for workers of this class, all of one lane, at most `limit(lane)`; empty if there are none."""
+    def take(self, worker_class: WorkerClass, limit: Callable[[LaneRecord], int]) -> list[TaskRecord]:
+        """The next tasks for workers of this class, all of one lane, at most `limit(lane)`; empty if there are none.
+
+        The caller adds what they will take to `served` of their session.
+        """
         queue = self._classes[worker_class]
         while lane := queue.next():
             room = limit(lane)
             if not room:
                 break
             alone = queue.take_out(lane)
-            taken = self._take_from(lane, room if alone else min(room, QUANTUM), now)
+            taken = self._take_from(lane, room if alone else min(room, QUANTUM))
             if lane.size:
                 queue.add(lane)
             if taken:
                 return taken
         return []
 
-    def take_all(self, lane: LaneRecord, now: float) -> list[TaskRecord]:
+    def take_all(self, lane: LaneRecord) -> list[TaskRecord]:
         """All tasks of a lane, whose turn it need not be."""
-        taken = self._take_from(lane, lane.size, now)
+        taken = self._take_from(lane, lane.size)
         for queue in self._requirements.get(lane.requirement, ()):
             if level := queue.levels.get(lane.priority):
                 level.next()  # drops empty lanes at its top
         return taken
 
-    def _take_from(self, lane: LaneRecord, limit: int, now: float) -> list[TaskRecord]:
+    def _take_from(self, lane: LaneRecord, limit: int) -> list[TaskRecord]:
         taken = self._pop(lane, limit)
         if taken:
             root = lane.session
             self._served = max(self._served, root.served)
-            root.served += len(taken)
             root.waiting -= len(taken)
             self.count -= len(taken)
-            lane.since = now
         if not lane.size:
             lane.listed = False
             self._forget_if_unused(lane)

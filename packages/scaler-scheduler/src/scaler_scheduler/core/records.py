@@ -33,6 +33,8 @@ class TaskState(IntEnum):
 
 
 GIVEN_UP_RUNS = 8
+AGE_SECONDS = 1.0
+"""How exactly the age of waiting tasks is known."""
 SMOOTHING = 0.2
 """Weight of the newest duration in a function's running mean."""
 
@@ -70,8 +72,9 @@ class SessionRecord:
     """Whether its process is connected: outcomes are sent only then."""
     kept: dict[int, KeptOutcome] | None = None
     """Outcomes for a process that is away; None if none are kept."""
-    served: int = 0
-    """Tasks of this root session dispatched so far: the session served least goes first."""
+    served: float = 0.0
+    """Seconds of worker time that the dispatched tasks of this root session took, or will take by the mean of their
+    functions. The session served least goes first."""
     waiting: int = 0
     call_bytes: int = 0
     """Bytes of the calls outside of graphs that have not ended, or more: see `scaler_scheduler.core.call_budgets`."""
@@ -236,6 +239,33 @@ class GraphRecord:
 
 
 @dataclass(slots=True, eq=False)
+class LaneAges:
+    """When the tasks of a lane were added, within AGE_SECONDS: an entry for such an interval, not for a task.
+
+    Tasks leave about in the order in which they came; where they do not, others of the lane count as older or younger.
+    """
+
+    _added: int = 0
+    _batches: deque[tuple[float, int]] = field(default_factory=deque)
+    """Times, and how many tasks had been added at the end of the interval that begins then."""
+
+    def added(self, count: int, now: float) -> None:
+        """So many tasks were added to the lane."""
+        self._added += count
+        if self._batches and now < self._batches[-1][0] + AGE_SECONDS:
+            self._batches[-1] = self._batches[-1][0], self._added
+        else:
+            self._batches.append((now, self._added))
+
+    def oldest(self, size: int) -> float:
+        """When the first task was added, of the `size` ones that the lane has."""
+        batches, gone = self._batches, self._added - size
+        while len(batches) > 1 and batches[0][1] <= gone:
+            batches.popleft()
+        return batches[0][0] if batches else 0.0
+
+
+@dataclass(slots=True, eq=False)
 class LaneRecord:
     """Waiting tasks that differ only in age: same root session, priority, depth, requirement and agent."""
 
@@ -249,8 +279,8 @@ class LaneRecord:
     ready: list[tuple[int, int, int, TaskRecord]] = field(default_factory=list)
     """Nodes whose inputs have all arrived, as a heap: graph by graph, each in the order of its nodes."""
     tombstones: int = 0
-    since: float = 0.0
     listed: bool = False
+    ages: LaneAges = field(default_factory=LaneAges)
     groups: int = 0
     """Remembered groups whose tasks wait here."""
     registered: bool = False
@@ -267,6 +297,11 @@ class LaneRecord:
     def size(self) -> int:
         """Number of entries, including those of tasks that are not wanted any more."""
         return len(self.tasks) + len(self.ready)
+
+    @property
+    def since(self) -> float:
+        """When its oldest task was added, within AGE_SECONDS."""
+        return self.ages.oldest(self.size)
 
     @property
     def first(self) -> TaskRecord:
