@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -292,3 +292,30 @@ def test_rows_are_as_many_as_there_is_work(lives: Lives, seed: int) -> None:
     again(lives.driver, b"client", lives.incarnation - 1)
     lives.tidy()
     assert not lives.task_rows()
+
+
+def test_rows_of_a_client_that_was_given_up_do_not_count_for_it_when_it_is_back(lives: Lives) -> None:
+    driver = lives.driver
+    first = (b"c"[0] << 32) + 1
+    for second in (first + 1, first + 2):
+        driver.feed(client := driver.client(), submit(first, body=True), submit(second, first))
+        lives.commit()
+        if second == first + 1:
+            driver.feed(client, PeerLost("gone"))
+    agent = driver.agent()
+    driver.done(agent, driver.runs(agent))
+    driver.feed(client, messages.Release([first]))
+    driver.feed(agent, PeerLost("gone"))
+    lives.tidy()
+    driver = lives.restart()
+    (run,) = driver.take(driver.agent(b"other"), messages.Run)
+    assert list(run.tasks) == [second] and list(run.inputs) == [b"r"]
+    again(driver, b"client", 1)
+    lives.tidy()
+    assert not lives.task_rows()
+
+
+def submit(task: int, *needs: int, body: bool = False) -> Submit:
+    """A Submit of one task."""
+    function: dict[str, Any] = {"functions": [FUNCTION], "names": ["f"], "bodies": Payloads([b"body"])} if body else {}
+    return Submit([Group(FUNCTION)], [task], Payloads([b"call"]), dependents=[0] * len(needs), needs=needs, **function)

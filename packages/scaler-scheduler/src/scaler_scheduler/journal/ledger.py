@@ -69,10 +69,10 @@ class About(NamedTuple):
 class _Entry:
     """What is remembered of a row."""
 
-    __slots__ = ("first_run", "function", "graph", "kind", "needs", "number", "session", "tasks", "witness")
+    __slots__ = ("first_run", "function", "graph", "kind", "needs", "number", "rows", "session", "tasks", "witness")
 
-    def __init__(self, row: Row, about: About) -> None:
-        self.number, self.kind, self.session = row.number, row.kind, row.session
+    def __init__(self, row: Row, about: About, rows: _Rows | None) -> None:
+        self.number, self.kind, self.session, self.rows = row.number, row.kind, row.session, rows
         self.tasks, self.needs, self.graph = about.tasks, about.needs, about.graph
         self.first_run, self.function = about.first_run, about.function
         self.witness = 0
@@ -260,11 +260,11 @@ class Ledger:
         self._enter(row, about)
 
     def _enter(self, row: Row, about: About) -> None:
-        self._entries.append(_Entry(row, about))
+        rows = self._sessions.get(row.session)
+        self._entries.append(_Entry(row, about, rows))
         if about.function:
             self._functions.add(about.function)
-        if row.kind == RecordKind.SUBMIT:
-            rows = self._sessions[row.session]
+        if row.kind == RecordKind.SUBMIT and rows is not None:
             rows.submits[row.number] = None
             rows.needed.update(about.needs)
 
@@ -281,9 +281,8 @@ class Ledger:
 
     def _left(self, entry: _Entry) -> None:
         self._functions.discard(entry.function)
-        rows = self._sessions.get(entry.session)
-        if entry.kind == RecordKind.SUBMIT and rows is not None:
-            rows.submits.pop(entry.number, None)
+        if entry.kind == RecordKind.SUBMIT and entry.rows is not None:
+            entry.rows.submits.pop(entry.number, None)
 
     def _is_needed(self, entry: _Entry) -> bool:
         if entry.kind == RecordKind.RUN:
@@ -291,8 +290,9 @@ class Ledger:
         if entry.kind == RecordKind.FUNCTIONS:
             function = self._state.functions.find(entry.function)
             return function is not None and bool(function.sessions)
-        session, rows = self._state.sessions.get(entry.session), self._sessions.get(entry.session)
-        if session is None or rows is None:
+        session, rows = self._state.sessions.get(entry.session), entry.rows
+        # A client that was given up and is back has a new session of the same number.
+        if session is None or rows is None or self._sessions.get(entry.session) is not rows:
             return False
         if entry.kind == RecordKind.ATTEMPTS:
             record = session.tasks.get(entry.tasks[0])
