@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scaler_io.links.events import PeerLost
+from scaler_io.links.events import PeerJoined, PeerLost
 from scaler_protocol.errors import MemoryLimitError, WorkerDiedError, describe, restore
-from scaler_protocol.messages import AgentStatus, Blocked, Cancel, Recall, Status
+from scaler_protocol.handshake import Hello, Role
+from scaler_protocol.messages import AgentStatus, Blocked, Cancel, Recall, Run, Status
+from scaler_protocol.operations import Resized
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
@@ -139,3 +141,70 @@ def test_a_reservation_ends_when_its_task_is_cancelled(driver: SchedulerDriver) 
     driver.done(large, on_large)
     driver.submit(client, 2)
     assert driver.runs(large)
+
+
+def test_a_reservation_ends_when_an_operator_cancels_its_task(driver: SchedulerDriver) -> None:
+    small, large = agent(driver, b"small", 1, 10), agent(driver, b"large", 2, 20)
+    operator, client = b"o" * 16, driver.client()
+    driver.feed(operator, PeerJoined(Hello(Role.OPERATOR, operator, 1, name="o"), False))
+    driver.submit(client, 3)
+    (task,) = on_small = driver.runs(small)
+    on_large = driver.runs(large)
+    driver.done(small, on_small, Status.LOST, EXCEEDED)
+    driver.done(large, dict([on_large.popitem()]), seconds=1.0)
+    driver.submit(client, 2)
+    assert len(driver.runs(small)) == 1 and not driver.runs(large)
+    driver.feed(operator, Cancel((task,)))
+    assert driver.runs(large)
+
+
+def test_an_agent_of_which_the_reservation_went_to_another_takes_other_work(driver: SchedulerDriver) -> None:
+    small, large, on_small, on_large, client = two_hosts(driver)
+    driver.done(small, on_small, Status.LOST, EXCEEDED)
+    tasks = driver.submit(client, 2)
+    assert list(driver.runs(small)) == tasks[:1]
+    driver.feed(large, Resized(0))
+    driver.done(large, on_large)
+    driver.feed(large, Resized(1))
+    assert list(driver.runs(large)) == tasks[1:], "its task waits for the other host"
+
+
+def test_a_reservation_that_ends_with_its_host_leaves_no_trace(driver: SchedulerDriver) -> None:
+    peer, client = agent(driver, b"agent", 2, 20), driver.client()
+    parent, large = driver.submit(client, 2)
+    runs = driver.runs(peer)
+    driver.submit(peer, parent=runs[parent], session=7)
+    driver.done(peer, {large: runs[large]}, Status.LOST, EXCEEDED)
+    driver.feed(client, Cancel((large,)))
+    driver.feed(peer, PeerLost("killed"))
+    driver.submit(client)
+    assert list(driver.runs(driver.agent(b"other"))) == [parent]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_an_exclusive_nested_task_may_be_lost_with_the_host_of_its_parent(
+    driver: SchedulerDriver, nested: bool
+) -> None:
+    peer, client = agent(driver, b"agent", 2, 20), driver.client()
+    (parent,) = driver.submit(client)
+    runs = driver.runs(peer)
+    (child,) = driver.submit(peer, parent=runs[parent], session=7)
+    driver.done(peer, driver.runs(peer), Status.LOST, EXCEEDED)
+    if nested:
+        driver.feed(peer, Blocked((runs[parent],), (True,)))
+    driver.feed(peer, PeerLost("killed"))
+    assert list(driver.runs(driver.agent(b"other"))) == [parent]
+    assert driver.core.state.find(child) is None
+
+
+def test_an_exclusive_task_waits_while_there_is_no_host(driver: SchedulerDriver) -> None:
+    peer, client = agent(driver, b"agent", 2, 20), driver.client()
+    tasks = driver.submit(client, 2)
+    runs = driver.runs(peer)
+    driver.done(peer, {tasks[0]: runs[tasks[0]]}, Status.LOST, EXCEEDED)
+    driver.feed(peer, PeerLost("killed"))
+    assert not driver.take(peer, Run)
+    other = agent(driver, b"other", 1, 20)
+    given = driver.runs(other)
+    driver.done(other, given)
+    assert sorted([*given, *driver.runs(other)]) == tasks

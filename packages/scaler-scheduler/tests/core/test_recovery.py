@@ -237,3 +237,44 @@ def test_a_returning_agent_ends_no_task_that_was_submitted_after_the_restart(dri
         driver.done(liar, {task: 55}, result=b"claimed")
     assert driver.outcomes(client) == {older: (Status.VALUE, b"claimed")}
     assert runs
+
+
+def test_a_run_that_an_agent_cannot_have_received_is_no_attempt(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent()
+    driver.submit(client)
+    driver.runs(agent)
+    driver.agent(peer_incarnation=0)  # its connection was cut before it had the Welcome
+    (run,) = driver.take(agent, messages.Run)
+    assert run.attempts == (1,)
+
+
+def two_agents_that_keep_an_outcome(driver: SchedulerDriver) -> tuple[bytes, bytes]:
+    """After several restarts: a task ran on both."""
+    agents = driver.agent(b"one", peer_incarnation=OLDER), driver.agent(b"two", peer_incarnation=OLDER)
+    for agent in agents:
+        driver.feed(agent, messages.Reconcile(finished=(PARENT,)))
+    return agents
+
+
+def test_every_agent_forgets_an_outcome_that_nobody_wants(driver: SchedulerDriver) -> None:
+    agents = two_agents_that_keep_an_outcome(driver)
+    close_window(driver)
+    for agent in agents:
+        assert [list(release.tasks) for release in driver.take(agent, messages.Release)] == [[PARENT]]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_every_agent_forgets_an_outcome_that_its_client_has(driver: SchedulerDriver, late: bool) -> None:
+    client = driver.client(b"c", peer_incarnation=OLDER)
+    if not late:
+        driver.feed(client, messages.Reconcile(wanted=(PARENT,)))
+    agents = two_agents_that_keep_an_outcome(driver)
+    if late:
+        driver.feed(client, messages.Reconcile(wanted=(PARENT,)))
+    for agent in agents:
+        for run, _ in enumerate(driver.take(agent, messages.Resend), 44):
+            driver.done(agent, {PARENT: run})
+    driver.feed(client, messages.Release(tuple(driver.outcomes(client))))
+    close_window(driver)
+    for agent in agents:
+        assert [list(release.tasks) for release in driver.take(agent, messages.Release)] == [[PARENT]]

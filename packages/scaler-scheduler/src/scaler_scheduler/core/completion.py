@@ -272,6 +272,8 @@ class Completion:
     def _mark_ended(
         self, record: TaskRecord, outcome: Outcome, now: float, profile: bytes, agent_name: str, *, shared: bool = False
     ) -> None:
+        if record.state == HELD:
+            self._state.leave_apart(record)
         record.state, record.call = DONE, b""
         event_log = self._state.event_log
         self._state.count_ended(record, outcome[0])
@@ -364,10 +366,15 @@ class Completion:
         for record, outcome in self.dependencies.enter(session, event, records):
             self._fail_dependents([record], outcome, "", now)
 
-    def agent_lost(self, agent: AgentRecord, reason: str, now: float, *, charged: bool = True) -> None:
-        """An agent is gone: its tasks run elsewhere. Runs that may have ended it are charged or suspected."""
+    def agent_lost(
+        self, agent: AgentRecord, reason: str, now: float, *, charged: bool = True, received: bool = True
+    ) -> None:
+        """An agent is gone: its tasks run elsewhere. Runs that may have ended it are charged or suspected.
+
+        Those that it has not `received` do not count as attempts.
+        """
         blamed = blame(agent) if charged else NOBODY
-        on_workers = agent.on_workers()
+        on_workers = agent.on_workers() if received else set()
         records, agent.runs = list(agent.runs.values()), {}
         agent.blocked.clear()
         again = []

@@ -51,7 +51,7 @@ from scaler_scheduler.core.intake import Intake
 from scaler_scheduler.core.managers import Managers
 from scaler_scheduler.core.named_sessions import NamedSessions
 from scaler_scheduler.core.operators import Operators
-from scaler_scheduler.core.records import ASSIGNED, DONE, GONE, WAITING, AgentRecord, SessionRecord
+from scaler_scheduler.core.records import ASSIGNED, DONE, GONE, HELD, WAITING, AgentRecord, SessionRecord
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.restoration import Restoration
 from scaler_scheduler.core.snapshot import ProcessStats, monitor_status
@@ -314,8 +314,10 @@ class SchedulerCore:
 
     def _agent_joined(self, peer: bytes, hello: Hello, now: float) -> None:
         if peer in self.state.agents:
-            # The same process connects with a new session: it is alive and will report what it still runs.
-            self._agent_lost(peer, "it began anew", now, charged=False)
+            # The same process connects with a new session: it is alive and will report what it still runs. No run can
+            # have reached it without the Welcome of this incarnation.
+            welcomed = hello.peer_incarnation == self.state.incarnation
+            self._agent_lost(peer, "it began anew", now, charged=False, received=welcomed)
         worker_class = WorkerClass(
             tuple(sorted(zip(hello.capability_names, hello.capability_values, strict=True))), runtime_of(hello)
         )
@@ -363,7 +365,7 @@ class SchedulerCore:
             self._operators.left(peer)
         self._task_credits.announce(self._clients)
 
-    def _agent_lost(self, peer: bytes, reason: str, now: float, *, charged: bool = True) -> None:
+    def _agent_lost(self, peer: bytes, reason: str, now: float, *, charged: bool = True, received: bool = True) -> None:
         agent = self.state.agents.pop(peer)
         self._managers.agent_changed(agent)
         self._dispatch.left(agent)
@@ -372,7 +374,7 @@ class SchedulerCore:
             self.state.recorder.agent_left(peer)
         text = f"agent {agent.name or agent.host} is gone: {reason}"
         self.state.log(text, logging.WARNING if charged else logging.INFO)
-        self._completion.agent_lost(agent, reason, now, charged=charged)
+        self._completion.agent_lost(agent, reason, now, charged=charged, received=received)
         for session in [session for session in self.state.sessions.values() if session.peer == peer]:
             self._session_over(session, now)
 
@@ -607,6 +609,9 @@ class SchedulerCore:
         assert unfinished == self.state.event_log.unfinished, (unfinished, self.state.event_log.unfinished)
         at_agents = [task for agent in self.state.agents.values() for task in agent.runs.values()]
         assert sum(task.state == ASSIGNED for task in at_agents) == assigned
+        assert all(task.state == HELD for task in (*self.state.suspects, *self.state.exclusive))
+        for agent in self.state.with_room:
+            assert self.state.agents.get(agent.peer) is agent, f"agent {agent.name} is gone, and has no room"
         for agent in self.state.agents.values():
             assert agent.blocked <= agent.runs.keys()
             assert agent.runs or not agent.load

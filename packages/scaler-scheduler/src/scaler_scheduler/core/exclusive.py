@@ -53,9 +53,9 @@ class ExclusiveTasks:
         usable = [agent for agent in agents if agent.workers and not agent.resuming]
         reserved: list[AgentRecord] = []
         for task, agent in list(self._waiting.items()):
-            if task.state != HELD:
+            if agent not in usable:
                 self.remove(task)
-            elif agent not in usable:
+                self.add(task)
                 largest = _largest(usable, task)
                 if largest is not None and (largest.reserved_for is task or not is_reserved(largest)):
                     largest.reserved_for = task

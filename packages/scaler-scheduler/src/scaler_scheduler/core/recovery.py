@@ -40,7 +40,8 @@ class Recovery:
         self._resuming: list[SessionRecord] = []
         self._wanted: dict[int, SessionRecord] = {}
         self._running: dict[int, tuple[AgentRecord, int]] = {}
-        self._finished: dict[int, AgentRecord] = {}
+        self._finished: dict[int, list[AgentRecord]] = {}
+        """Tasks that no client has asked for yet, with all agents that keep an outcome of them."""
         self._claimed: set[int] = set()
         """Runs of earlier incarnations that agents have reported."""
         self._blocked: set[int] = set()
@@ -74,7 +75,10 @@ class Recovery:
         self._heard(agent.peer, now)
         self._give_up([task for task, asked in self._asked.items() if asked is agent], now)
         self._running = {task: found for task, found in self._running.items() if found[0] is not agent}
-        self._finished = {task: found for task, found in self._finished.items() if found is not agent}
+        for task in [task for task, found in self._finished.items() if agent in found]:
+            self._finished[task].remove(agent)
+            if not self._finished[task]:
+                del self._finished[task]
 
     def session_over(self, session: SessionRecord) -> None:
         """A session has ended: its tasks are not wanted any more."""
@@ -94,8 +98,10 @@ class Recovery:
                 continue
             if found := self._running.pop(task, None):
                 self._adopt(session, task, *found)
-            elif agent := self._finished.pop(task, None):
-                self._resend(session, task, agent, now)
+            elif keepers := self._finished.pop(task, None):
+                self._resend(session, task, keepers[0], now)
+                for agent in keepers[1:]:
+                    self._state.send(agent.peer, Release((task,)))
             else:
                 self._wanted[task] = session
         if self._until is None:
@@ -177,7 +183,7 @@ class Recovery:
             del self._running[task]  # it cannot be adopted any more
         if status > Status.FAILED or self._state.find(task) is not None:
             return False
-        self._finished[task] = agent
+        self._note_finished(task, agent)
         return True
 
     def note_blocked(self, run: int, blocked: bool) -> None:
@@ -198,13 +204,19 @@ class Recovery:
             elif record is not None and record.state != DONE:
                 resend.append(task)
             elif record is None and self._until is not None and not self._is_released(task):
-                self._finished[task] = agent
+                self._note_finished(task, agent)
             else:
                 forget.append(task)
         if resend:
             self._state.send(agent.peer, Resend(resend))
         if forget:
             self._state.send(agent.peer, Release(forget))
+
+    def _note_finished(self, task: int, agent: AgentRecord) -> None:
+        """An agent keeps an outcome of a task that no client has asked for yet."""
+        keepers = self._finished.setdefault(task, [])
+        if agent not in keepers:
+            keepers.append(agent)
 
     def _is_released(self, task: int) -> bool:
         """Whether, by a journal, the owner of a task that is not known any more has its outcome."""
@@ -261,8 +273,9 @@ class Recovery:
         for agent, run in self._running.values():
             self._state.withdraw_run(agent, run)
         forgotten: dict[AgentRecord, list[int]] = {}
-        for task, agent in self._finished.items():
-            forgotten.setdefault(agent, []).append(task)
+        for task, keepers in self._finished.items():
+            for agent in keepers:
+                forgotten.setdefault(agent, []).append(task)
         for agent, tasks in forgotten.items():
             self._state.send(agent.peer, Release(tasks))
         for session in self._resuming:

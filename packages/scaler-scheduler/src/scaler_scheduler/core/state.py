@@ -93,7 +93,7 @@ class SchedulerState:
         self.offered: tuple[WorkerClass, ...] = ()
         """What worker managers can start."""
         self.with_room: dict[AgentRecord, None] = {}
-        """Agents whose room may have changed since the last dispatch."""
+        """Connected agents whose room may have changed since the last dispatch."""
 
     def send(self, to: bytes, message: Message) -> None:
         """Send a message to a peer."""
@@ -212,7 +212,8 @@ class SchedulerState:
     def leave_apart(self, task: TaskRecord) -> None:
         """A task that is HELD as a suspect or as exclusive need not run any more, or runs already."""
         self.suspects.remove(task)
-        if (agent := self.exclusive.remove(task)) is not None and agent.peer in self.agents:
+        agent = self.exclusive.remove(task)
+        if agent is not None and self.agents.get(agent.peer) is agent:
             self.with_room[agent] = None
 
     def count_ended(self, task: TaskRecord, status: int) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from scaler_scheduler.core.exclusive import is_reserved
-from scaler_scheduler.core.records import ASSIGNED, HELD, AgentRecord, TaskRecord
+from scaler_scheduler.core.records import ASSIGNED, AgentRecord, TaskRecord
 
 PROBATION_SECONDS = 5.0
 
@@ -83,9 +83,6 @@ class Suspects:
         free.sort(key=lambda agent: -agent.active / agent.workers)
         assigned: list[tuple[AgentRecord, TaskRecord]] = []
         for task in list(self._waiting):
-            if task.state != HELD:
-                del self._waiting[task]
-                continue
             requirement = task.group.lane.requirement
             able = (at for at in reversed(range(len(free))) if not requirement.unmet_by(free[at].worker_class))
             if (at := next(able, None)) is not None:
