@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from scaler_io.links.effects import Log, Send
@@ -11,7 +13,7 @@ from scaler_protocol.handshake import Hello, Welcome
 from scaler_protocol.messages import Message
 from scaler_protocol.objects import host_proof
 from scaler_protocol.storage import HostProof
-from scaler_storage.engine import reading, writing
+from scaler_storage.engine import readers, reading, writing
 from scaler_storage.engine.engine import StorageEngine
 from scaler_storage.engine.segments import MemorySegments
 
@@ -20,7 +22,7 @@ PART = 4
 
 def make_parts_small(patch: pytest.MonkeyPatch) -> None:
     """Objects are written and read in parts of PART bytes."""
-    for module in (objects, reading, writing):
+    for module in (objects, readers, reading, writing):
         patch.setattr(module, "PART_BYTES", PART)
 
 
@@ -33,7 +35,19 @@ class EngineDriver:
         self.now = 0.0
         self.logs: list[str] = []
         self.segments = MemorySegments(shared_bytes=shared_bytes, directory="/segments", spills=spills)
-        self.core = StorageEngine(99, self.segments, memory_limit, 60.0, spill_limit)
+        self.keys: dict[bytes, bytes] = {}
+        """The keys that peers have proved; by default they have none."""
+        self.unread: Counter[bytes] = Counter()
+        """Bytes of answers that peers have not acknowledged; by default they do at once."""
+        self.core = StorageEngine(
+            99,
+            self.segments,
+            memory_limit,
+            60.0,
+            spill_limit,
+            key_of=lambda peer: self.keys.get(peer, b""),
+            unacknowledged=self.unread.__getitem__,
+        )
 
     def admit(self, hello: Hello, *, resumed: bool = False) -> list[tuple[bytes, Message]]:
         """Admit a peer; return the messages that follow."""

@@ -74,9 +74,12 @@ class StorageService:
             limit,
             options.object_retention_seconds,
             options.spill_limit,
+            key_of=lambda peer: hub.key_of(peer),
+            unacknowledged=lambda peer: hub.unacknowledged(peer),
         )
+        hub = self._hub(incarnation, engine, listener)
         loop = asyncio.get_running_loop()
-        reception = ServerLoop(self._name, listener, self._hub(incarnation, engine, listener), engine, stop)
+        reception = ServerLoop(self._name, listener, hub, engine, stop)
         loop.add_reader(segments.fileno(), reception.turn)
         self._say_ready(listener.address)
         try:

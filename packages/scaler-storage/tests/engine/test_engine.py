@@ -336,7 +336,7 @@ def test_a_session_whose_objects_are_being_freed_may_begin_again() -> None:
     names = many_objects(server, 5 * FREED_TOGETHER)
     server.says(ALICE, PeerLost("gone"))
     server.join(ALICE, Role.CLIENT, 1)
-    assert server.says(ALICE, ListObjects(8)) == [ObjectList([], 8)]
+    assert server.says(ALICE, ListObjects(8)) == [ObjectList((), 8)]
     assert server.put(ALICE, names[0], b"bb") is None
     for _ in range(10):
         server.later(0)

@@ -156,7 +156,7 @@ def test_readers_wait_for_those_who_come_back_to_a_server_that_was_started_again
     server.tell(late, PeerLost("killed"))
     server.join(voice)
     said = server.tell(voice, RegisterReplica(NAMES[0], SIZE, 1, 77, HOSTS[0], 5))
-    assert [type(message) for _, message in said] == [ObjectPart, FetchReplica, ObjectStored]
+    assert [type(message) for _, message in said] == [ObjectPart, ObjectStored, FetchReplica]
     said = server.put(WORKER, NAMES[1], b"abcdefg")
     assert [each.found for peer, each in said if isinstance(each, ObjectPart)] == [True, True]
     assert server.core.due() == FETCH_START_SECONDS == RETURN_SECONDS

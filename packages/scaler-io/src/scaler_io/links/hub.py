@@ -289,6 +289,16 @@ class Hub:
         peer = self._peers.get(identity)
         return peer.round_trip if peer else 0.0
 
+    def key_of(self, identity: bytes) -> bytes:
+        """The key that a peer has proved; empty without keys, and for an unknown peer."""
+        peer = self._peers.get(identity)
+        return peer.principal.key if peer else b""
+
+    def unacknowledged(self, identity: bytes) -> int:
+        """Bytes sent that a peer has not acknowledged; 0 for an unknown peer."""
+        peer = self._peers.get(identity)
+        return peer.stream.kept_bytes if peer else 0
+
     def is_connected(self, identity: bytes) -> bool:
         """Whether a peer has a connection over which it was heard of lately."""
         peer, now = self._peers.get(identity), self._ticked_at or 0.0

@@ -66,6 +66,7 @@ from scaler_protocol.storage import (
     UnpinObjects,
 )
 from scaler_storage.engine.processes import LOOK_SECONDS, ProcessLiveness
+from scaler_storage.engine.readers import Readers
 from scaler_storage.engine.reading import Reading
 from scaler_storage.engine.records import LoadObject, PeerRecord, SessionObjects
 from scaler_storage.engine.remote_objects import RemoteObjects
@@ -119,12 +120,17 @@ class StorageEngine:
         memory_limit: int,
         retention_seconds: float = 60.0,
         spill_limit: int | None = None,
+        *,
+        key_of: Callable[[bytes], bytes] = lambda peer: b"",
+        unacknowledged: Callable[[bytes], int] = lambda peer: 0,
     ) -> None:
+        """`key_of` tells the key that a peer has proved, `unacknowledged` which bytes it has not acknowledged."""
         self._incarnation = incarnation
         self._segments = segments
         self._state = StorageState(segments, memory_limit, spill_limit)
         self._remote = RemoteObjects(self._state)
-        self._reading = Reading(self._state, self._remote, incarnation << _COUNT_BITS)
+        self._readers = Readers(key_of, unacknowledged)
+        self._reading = Reading(self._state, self._remote, self._readers, incarnation << _COUNT_BITS)
         self._writing = Writing(self._state, self._reading, retention_seconds, incarnation << _COUNT_BITS)
         self._send_failures = SendFailures(self._state, self._writing, self._reading)
         self._saw_earlier_server = False
@@ -214,6 +220,8 @@ class StorageEngine:
             self._refuse_waiting(f"the uploads in progress were not finished within {WRITING_SECONDS:g} s")
         self._remote.retry_late()
         self._reading.expect_no_more()
+        self._reading.resume()
+        self._readers.end_turn()
         self._remote.send_drops()
         self._send_failures.resend()
         out, state.out = state.out, []
@@ -343,7 +351,7 @@ class StorageEngine:
         for name in list(record.uploads):
             self._writing.drop_upload(peer, record, name)
         self._writing.forget_requests(peer)
-        self._reading.leave(record)
+        self._reading.leave(peer, record)
         self._remote.leave(peer, record)
 
     def _prove(self, peer: bytes, event: HostProof) -> None:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable
 
 from scaler_protocol.errors import ObjectRefusedError, StorageFullError
-from scaler_protocol.objects import PART_BYTES
+from scaler_protocol.objects import OBJECT_ID_BYTES, PART_BYTES
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import (
     GetObject,
@@ -18,6 +18,7 @@ from scaler_protocol.storage import (
     ObjectPart,
     UnpinObjects,
 )
+from scaler_storage.engine.readers import Readers, WaitingRead
 from scaler_storage.engine.records import LoadObject, ObjectRecord, PeerRecord
 from scaler_storage.engine.remote_objects import RemoteObjects
 from scaler_storage.engine.segments import Moved
@@ -30,8 +31,8 @@ _GONE = (errno.ENOENT, errno.EIO)
 class Reading:
     """Answers remote peers with parts, and local peers with pinned mappings."""
 
-    def __init__(self, state: StorageState, holding: RemoteObjects, first_pin: int) -> None:
-        self._state, self._remote = state, holding
+    def __init__(self, state: StorageState, holding: RemoteObjects, readers: Readers, first_pin: int) -> None:
+        self._state, self._remote, self._readers = state, holding, readers
         self._next_pin = first_pin
         self._expected: dict[bytes, list[tuple[bytes, GetObject | MapObject]]] = {}
         """Reads of objects that peers of an earlier server may put again."""
@@ -39,24 +40,66 @@ class Reading:
         """Peer and object of each pin."""
 
     def get(self, peer: bytes, event: GetObject) -> None:
-        """Answer with bytes of one part, once the object is in memory; with a limit of 0, whether it exists."""
-        record = self._find(event.object)
-        self._count(record, first=not event.offset and event.limit > 0)
-        if record is None:
+        """Answer with bytes of one part, once the object is in memory; with a limit of 0, whether it exists.
+
+        Raises ProtocolError if too many reads of this peer wait.
+        """
+        if event.limit:
+            self._count(self._state.find(event.object), first=not event.offset)
+            self._request(peer, WaitingRead(event))
+        elif (record := self._find(event.object)) is None:
             self._miss(peer, event)
-        elif not event.limit:
+        else:
             self._state.pager.touch(record)
             self._state.send(peer, _part(event, record, b""))
-        elif not record.in_memory:
-            self._wait(peer, event, record)
-        else:
-            self._answer_part(peer, event, record)
 
     def list(self, peer: bytes, event: ListObjects) -> None:
-        """Answer with the ids of a session."""
+        """Answer with the ids of a session; raises ProtocolError if too many reads of this peer wait."""
+        self._request(peer, WaitingRead(event))
+
+    def _request(self, peer: bytes, read: WaitingRead) -> None:
+        """Answer a read if no earlier one of its peer waits."""
+        if self._readers.has_waiting(peer):
+            self._readers.add(peer, read)
+        else:
+            self._serve(peer, read)
+
+    def resume(self) -> None:
+        """Answer the reads that waited for their peers."""
+        for peer in self._readers.peers():
+            while (read := self._readers.next(peer)) is not None and self._serve(peer, read):
+                pass
+
+    def _serve(self, peer: bytes, read: WaitingRead) -> bool:
+        """Answer a read, or have it wait; returns whether other reads of its peer may follow now."""
+        event = read.event
+        if isinstance(event, ListObjects):
+            return self._answer_list(peer, event)
+        record = self._state.find(event.object)
+        if record is None:
+            self._miss(peer, event)
+        elif event.object in self._expected:
+            self._readers.put_first(peer, [read])
+            self.added(event.object)
+        elif not record.in_memory and not (read.why is not None and record.ticket):
+            self._wait(peer, event, record)
+        elif not self._readers.take(peer, _length(event, record)):
+            self._readers.put_first(peer, [read])
+            return False
+        elif record.in_memory:
+            self._answer_part(peer, event, record)
+        else:
+            self._answer_from_disk(peer, event, record, read.why)
+        return True
+
+    def _answer_list(self, peer: bytes, event: ListObjects) -> bool:
         entry = self._state.sessions.get(self._state.peers[peer].session)
-        names = sorted(entry.objects.difference(self._state.deleted)) if entry is not None else ()
-        self._state.send(peer, ObjectList(names, event.request))
+        names = entry.objects.difference(self._state.deleted) if entry is not None else set[bytes]()
+        if not self._readers.take(peer, len(names) * OBJECT_ID_BYTES):
+            self._readers.put_first(peer, [WaitingRead(event)])
+            return False
+        self._state.send(peer, ObjectList(sorted(names) if names else (), event.request))
+        return True
 
     def map(self, peer: bytes, event: MapObject) -> None:
         """Pin an object for a local peer and answer with its segment, once it is in memory."""
@@ -103,14 +146,22 @@ class Reading:
             for waiting in expected.values():
                 self._answer_again(waiting)
 
-    def _answer_again(self, waiting: Iterable[tuple[bytes, GetObject | MapObject]]) -> None:
+    def _answer_again(
+        self, waiting: Iterable[tuple[bytes, GetObject | MapObject]], why: ObjectRefusedError | None = None
+    ) -> None:
+        """Answer reads that have waited for an object, parts before those that were requested later."""
+        parts: dict[bytes, list[WaitingRead]] = {}
         for peer, event in waiting:
             if peer not in self._state.peers:
                 continue
             if isinstance(event, MapObject):
                 self.map(peer, event)
+            elif event.limit:
+                parts.setdefault(peer, []).append(WaitingRead(event, why))
             else:
                 self.get(peer, event)
+        for peer, reads in parts.items():
+            self._readers.put_first(peer, reads)
 
     def due(self) -> float | None:
         """When `expect_no_more` has something to do, or None."""
@@ -179,27 +230,35 @@ class Reading:
     def _read_from_disk(self, record: ObjectRecord, why: ObjectRefusedError) -> None:
         """Answer reads of parts from disk and mappings with the error `why`: the object cannot be loaded."""
         waiting, record.waiting = record.waiting, []
+        parts = []
         for peer, event in waiting:
             if isinstance(event, MapObject) or not record.ticket:
                 self._state.answer_missing(peer, event, why)
-                continue
-            try:
-                part = self._state.segments.read_spilled(record.ticket, event.offset, _length(event, record))
-            except OSError as error:
-                self._state.answer_missing(peer, event, ObjectRefusedError(f"{why}; on disk: {error}"))
             else:
-                self._state.send(peer, _part(event, record, part))
+                parts.append((peer, event))
+        self._answer_again(parts, why)
+
+    def _answer_from_disk(
+        self, peer: bytes, event: GetObject, record: ObjectRecord, why: ObjectRefusedError | None
+    ) -> None:
+        try:
+            part = self._state.segments.read_spilled(record.ticket, event.offset, _length(event, record))
+        except OSError as error:
+            self._state.answer_missing(peer, event, ObjectRefusedError(f"{why}; on disk: {error}"))
+        else:
+            self._state.send(peer, _part(event, record, part))
 
     def loaded(self, record: ObjectRecord) -> None:
         """Answer the readers of an object that is now in memory."""
         waiting, record.waiting = record.waiting, []
+        parts = []
         for peer, event in waiting:
-            if peer not in self._state.peers:
-                continue
-            if isinstance(event, MapObject):
+            if not isinstance(event, MapObject):
+                parts.append((peer, event))
+            elif peer in self._state.peers:
                 self._answer_mapping(peer, event, record)
-            elif not record.freed:
-                self._answer_part(peer, event, record)
+        if not record.freed:
+            self._answer_again(parts)
 
     def failed(self, record: ObjectRecord, moved: Moved) -> None:
         """Answer the readers of an object whose load failed: no room now, or the object is lost."""
@@ -224,8 +283,12 @@ class Reading:
             own.discard(pin)
             self._release(pin)
 
-    def leave(self, record: PeerRecord) -> None:
-        """Release the pins of a lost peer; it may still use its mappings, so their segments are retired."""
+    def leave(self, peer: bytes, record: PeerRecord) -> None:
+        """Forget the reads of a lost peer, and release its pins; it may still use its mappings.
+
+        So their segments are retired.
+        """
+        self._readers.leave(peer)
         for pin in record.pins:
             _retire(self.pins[pin][1])
             self._release(pin)
