@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from collections import Counter
 
@@ -27,7 +28,9 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have all clusters of this run use keys of their own, not those of the user who runs the tests."""
+    """Have Ctrl-C interrupt, and all clusters of this run use keys of their own, not those of the user."""
+    if os.name == "posix":  # a shell that starts a program in the background has it ignore the signal
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):  # processes of pytest-xdist inherit the environment
         runtime = tempfile.mkdtemp(prefix="scaler-tests-")
         os.environ["XDG_RUNTIME_DIR"] = runtime

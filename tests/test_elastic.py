@@ -16,7 +16,7 @@ from support.fault_tasks import step
 from support.faults import Service
 from support.fleets import Fleet, numbers
 from support.gates import SECONDS
-from support.processes import Watched, command_line, descendants
+from support.processes import Watched, children, command_line
 from support.waiting import wait_until
 
 
@@ -29,8 +29,7 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
 
 def units_of(manager: Service) -> list[int]:
     """The agents that a manager has started."""
-    children = [pid for pid in descendants(manager.pid) if "--unit-id" in command_line(pid)]
-    return [pid for pid in children if not any(pid in descendants(other) for other in children if other != pid)]
+    return [pid for pid in children(manager.pid) if "--unit-id" in command_line(pid)]
 
 
 def test_the_fleet_follows_the_load_and_loses_nothing(fleet: Fleet, tmp_path: Path) -> None:

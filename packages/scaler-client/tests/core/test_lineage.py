@@ -14,10 +14,10 @@ from scaler_client.core.lineage import (
     ObjectInput,
     ResultInput,
     SmallInput,
+    adopted,
     lineage_of,
-    lineages_of,
 )
-from scaler_client.core.records import CallGroup, Dependency, Dump, Outcome, ResentCall
+from scaler_client.core.records import CallGroup, Deliver, Dependency, Dump, Outcome, ResentCall
 from scaler_client.objects.handles import StoredObject, StoredPayload
 from scaler_client.payloads import pickles
 from scaler_protocol.messages import Done, Group, Status
@@ -50,6 +50,16 @@ class Earlier:
         return Status.VALUE, b"dumped"
 
 
+@dataclass(eq=False)
+class Undelivered:
+    """Another task as an input, which has ended, but does not know it yet."""
+
+    task_id: int
+
+    def outcome(self) -> None:
+        return None
+
+
 def stored(origin: Lineage | None = None) -> StoredPayload:
     found = StoredObject(Shelves(), Reference(new_object_id(), 20_000).pack())
     found.origin = origin
@@ -61,7 +71,7 @@ def call(task: int, payload: bytes, needs: Sequence[Dependency] = ()) -> ResentC
 
 
 def test_small_inputs_are_kept_and_objects_are_not() -> None:
-    argument, result, whole = stored(), stored(lineage_of(call(1, b"first"), 1, Status.VALUE)), stored()
+    argument, result, whole = stored(), stored(lineage_of(call(1, b"first"), 1, Status.VALUE, {})), stored()
     loaded = Earlier(3, None)
     needs: list[Dependency] = [
         argument.object,
@@ -69,7 +79,7 @@ def test_small_inputs_are_kept_and_objects_are_not() -> None:
         Earlier(2, (Status.VALUE, b"small")),
         loaded,
     ]
-    lineage = lineage_of(call(4, b"call", needs), 4, Status.RAISED)
+    lineage = lineage_of(call(4, b"call", needs), 4, Status.RAISED, {})
     at_object, at_result, at_small, at_loaded = lineage.inputs
     assert isinstance(at_object, ObjectInput) and at_object.object() is argument.object
     assert isinstance(at_result, ResultInput) and at_result.lineage is result.object.origin
@@ -78,7 +88,7 @@ def test_small_inputs_are_kept_and_objects_are_not() -> None:
     dump = at_loaded.dump()
     assert dump is not None and dump() == (Status.VALUE, b"dumped")
     assert (lineage.status, lineage.call, lineage.depth, lineage.size) == (Status.RAISED, b"call", 2, 9)
-    of_object = lineage_of(call(5, whole), 5, Status.VALUE)
+    of_object = lineage_of(call(5, whole), 5, Status.VALUE, {})
     assert isinstance(of_object.call, ObjectInput) and of_object.size == 0
     del argument, result, whole, needs, loaded, dump
     gc.collect()
@@ -87,10 +97,10 @@ def test_small_inputs_are_kept_and_objects_are_not() -> None:
 
 
 def test_a_long_row_of_results_is_not_kept() -> None:
-    lineage, depths = lineage_of(call(1, b"1"), 1, Status.VALUE), [1]
+    lineage, depths = lineage_of(call(1, b"1"), 1, Status.VALUE, {}), [1]
     for task in range(2, 2 * LINEAGE_DEPTH):
         result = stored(lineage)
-        lineage = lineage_of(call(task, b"more", [Earlier(task - 1, (Status.VALUE, result))]), task, Status.VALUE)
+        lineage = lineage_of(call(task, b"more", [Earlier(task - 1, (Status.VALUE, result))]), task, Status.VALUE, {})
         depths.append(lineage.depth)
     assert depths == [*range(1, LINEAGE_DEPTH + 1), *range(1, LINEAGE_DEPTH)]
 
@@ -98,5 +108,32 @@ def test_a_long_row_of_results_is_not_kept() -> None:
 def test_only_results_in_storage_that_are_still_wanted_have_lineages() -> None:
     reference = bytes(stored())
     done = Done([1, 2, 3], [Status.VALUE] * 3, Payloads([reference, b"small", reference]), stored=[0, 2])
-    lineages = lineages_of(done, [call(1, b"one"), call(2, b"two"), None])
-    assert [(position, lineage.task_id, lineage.call) for position, lineage in lineages.items()] == [(0, 1, b"one")]
+    lineages: list[Lineage | None] = []
+
+    def adopt(reference: bytes, lineage: Lineage | None) -> StoredPayload:
+        lineages.append(lineage)
+        return stored(lineage)
+
+    adopted(Deliver.of(done, [call(1, b"one"), call(2, b"two"), None]), adopt)
+    assert [lineage and (lineage.task_id, lineage.call) for lineage in lineages] == [(1, b"one"), None]
+
+
+def test_outcomes_that_come_together_may_be_inputs_of_each_other() -> None:
+    """They are not delivered yet when the lineage of the last one is made, and nobody else refers to the others."""
+    reference = bytes(stored())
+    done = Done([1, 2, 3], [Status.VALUE] * 3, Payloads([reference, b"small", reference]), stored=[0, 2])
+    made: dict[int, StoredPayload] = {}
+
+    def adopt(reference: bytes, lineage: Lineage | None) -> StoredPayload:
+        assert lineage is not None
+        made[lineage.task_id] = stored(lineage)
+        return made[lineage.task_id]
+
+    adopted(
+        Deliver.of(done, [call(1, b"one"), call(2, b"two"), call(3, b"three", [Undelivered(1), Undelivered(2)])]), adopt
+    )
+    lineage = made[3].object.origin
+    assert isinstance(lineage, Lineage) and lineage.depth == 2
+    at_result, at_small = lineage.inputs
+    assert isinstance(at_result, ResultInput) and at_result.lineage is made[1].object.origin
+    assert at_small == SmallInput(2, (Status.VALUE, b"small"))

@@ -29,6 +29,7 @@ from scaler_client.core.events import (
     TasksCancelled,
     UnknownObjectsListed,
 )
+from scaler_client.core.lineage import adopted
 from scaler_client.core.records import CallBlock, CallGroup, Deliver, Discard, FunctionBody, RunReports
 from scaler_client.core.resubmissions import RESUBMISSION_LIMIT
 from scaler_client.futures.argument_refs import Collector
@@ -357,7 +358,7 @@ def test_outcomes_are_adopted_and_those_that_nobody_waits_for_are_deleted(storag
     core.handle(Done([7, 8, 21, 9], [0, 0, 0, 0], payloads, stored=[0, 2, 3]), 0.0)
     (effect,) = core.settle(0.0)
     assert isinstance(effect, Deliver)
-    deliver(effect.adopted(storage.adopt))
+    deliver(adopted(effect, storage.adopt))
     del effect
     assert list(shelf.objects) == [wanted.object]
     assert future.result() == BIG and not shelf.objects
@@ -375,7 +376,7 @@ def test_a_connection_that_can_not_be_made_now_costs_no_result(
             patched.setattr(shelf, name, refuse)
         futures: list[ScalerFuture[bytes]] = [ScalerFuture(DESK, task, GROUP, b"call") for task in range(3)]
         outcome = Deliver(futures, range(3), [0] * 3, references, RunReports((), b"", ""), range(3))
-        deliver(outcome.adopted(storage.adopt))
+        deliver(adopted(outcome, storage.adopt))
         storage.discard(new_object_id())
         with pytest.raises(OSError, match="Too many"):
             futures[0].result()
@@ -394,7 +395,7 @@ def test_a_reference_that_can_not_be_adopted_fails_its_call_only(storage: Client
 
     futures: list[ScalerFuture[bytes]] = [ScalerFuture(DESK, task, GROUP, b"call") for task in range(3)]
     outcome = Deliver(futures, range(3), [0] * 3, references, RunReports((), b"", ""), range(3))
-    deliver(outcome.adopted(adopt))
+    deliver(adopted(outcome, adopt))
     failure = futures[1].exception()
     assert isinstance(failure, ScalerError) and isinstance(failure.__cause__, MemoryError)
     assert futures[0].result() == futures[2].result() == BIG

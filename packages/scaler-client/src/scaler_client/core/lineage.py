@@ -9,14 +9,25 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from scaler_client.core.graph_state import GraphPiece, NodeNeed
-from scaler_client.core.records import CallGroup, Dependency, Dump, Outcome, OutstandingCall, is_call_known
+from scaler_client.core.records import (
+    CallGroup,
+    Deliver,
+    Dependency,
+    Dump,
+    LocalFailure,
+    Outcome,
+    OutstandingCall,
+    is_call_known,
+)
 from scaler_client.objects.handles import Remade, StoredObject, StoredPayload
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.messages import Done
+from scaler_protocol.messages import Status
+from scaler_protocol.objects import REFERENCE_BYTES
 
 LINEAGE_DEPTH: Final = 100
 """How many results in a row are made again for one that is lost."""
@@ -95,19 +106,31 @@ class Lineage:
         return inline + (len(self.call) if isinstance(self.call, bytes) else 0)
 
 
-def lineages_of(done: Done, calls: Sequence[OutstandingCall | None]) -> dict[int, Lineage]:
-    """The lineages of the results in object storage, by position; call it before the calls are delivered."""
-    return {
-        position: lineage_of(call, done.tasks[position], done.statuses[position])
-        for position in done.stored
-        if (call := calls[position]) is not None and not isinstance(call, GraphPiece) and is_call_known(call)
-    }
+def adopted(outcomes: Deliver, adopt: Callable[[bytes, Lineage | None], bytes]) -> Deliver:
+    """The batch with `adopt` applied to every reference, including those of tasks no longer outstanding.
+
+    Earlier batches have been delivered, because their outcomes may be inputs of these calls. If `adopt` raises, that
+    task fails with the exception as its cause.
+    """
+    statuses, results = list(outcomes.statuses), list(outcomes.results)
+    batch = {task: (status, result) for task, status, result in zip(outcomes.tasks, statuses, results, strict=True)}
+    for position in outcomes.stored:
+        if len(results[position]) == REFERENCE_BYTES:
+            call, task = outcomes.calls[position], outcomes.tasks[position]
+            is_kept = call is not None and not isinstance(call, GraphPiece) and is_call_known(call)
+            try:
+                lineage = lineage_of(call, task, statuses[position], batch) if call is not None and is_kept else None
+                results[position] = adopt(results[position], lineage)
+            except Exception as error:
+                statuses[position], results[position] = Status.FAILED, LocalFailure.undelivered(error)
+            batch[task] = statuses[position], results[position]
+    return replace(outcomes, statuses=statuses, results=results, stored=())
 
 
-def lineage_of(call: OutstandingCall, task: int, status: int) -> Lineage:
-    """The lineage of the result of one of the tasks of a call."""
+def lineage_of(call: OutstandingCall, task: int, status: int, batch: Mapping[int, Outcome]) -> Lineage:
+    """The lineage of the result of one of the tasks of a call; `batch`: outcomes that are not delivered yet."""
     payload = call._call_of(task)
-    inputs = [_input_of(need) for need in call._needs_of(task)]
+    inputs = [_input_of(need, batch) for need in call._needs_of(task)]
     deepest = [each.lineage.depth for each in inputs if isinstance(each, ResultInput) and each.lineage is not None]
     kept = ObjectInput(weakref.ref(payload.object)) if type(payload) is StoredPayload else payload
     return Lineage(task, status, call._group, kept, inputs, 1 + max(deepest, default=0))
@@ -117,12 +140,12 @@ def _unknown() -> None:
     """No outcome."""
 
 
-def _input_of(need: Dependency) -> Input:
+def _input_of(need: Dependency, batch: Mapping[int, Outcome]) -> Input:
     if isinstance(need, StoredObject):
         return ObjectInput(weakref.ref(need))
     if isinstance(need, NodeNeed):
         return IntermediateInput(need, need.graph.pieces)
-    outcome = need.outcome()
+    outcome = need.outcome() or batch.get(need.task_id)
     if not isinstance(outcome, tuple):
         return LoadedInput(need.task_id, weakref.WeakMethod(outcome) if outcome is not None else _unknown)
     status, payload = outcome

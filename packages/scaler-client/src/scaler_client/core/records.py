@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import field
 from typing import Any, Final, Protocol
 
-from scaler_client.objects.handles import ResultOrigin, object_bytes, stored_positions, true_size
+from scaler_client.objects.handles import object_bytes, stored_positions, true_size
 from scaler_protocol.errors import ObjectNotFoundError, ScalerError, StorageLostError, describe, restore
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Done, Group, Status
@@ -232,8 +232,6 @@ class Deliver:
     reports: RunReports
     stored: Sequence[int] = ()
     """Positions of results that are references."""
-    origins: Mapping[int, ResultOrigin] = field(default_factory=dict)
-    """By position, how to make these results again."""
 
     @classmethod
     def of(cls, done: Done, calls: Sequence[OutstandingCall | None]) -> Deliver:
@@ -250,20 +248,6 @@ class Deliver:
         """The same outcome for all of these tasks."""
         size = len(tasks)
         return cls(calls, tasks, [status] * size, [payload] * size, RunReports((), b"", ""))
-
-    def adopted(self, adopt: Callable[[bytes, ResultOrigin | None], bytes]) -> Deliver:
-        """The batch with `adopt` applied to every reference, including those of tasks no longer outstanding.
-
-        If `adopt` raises, that task fails with the exception as its cause.
-        """
-        statuses, results = list(self.statuses), list(self.results)
-        for position in self.stored:
-            if len(results[position]) == REFERENCE_BYTES:
-                try:
-                    results[position] = adopt(results[position], self.origins.get(position))
-                except Exception as error:
-                    statuses[position], results[position] = Status.FAILED, LocalFailure.undelivered(error)
-        return replace(self, statuses=statuses, results=results, stored=())
 
     def has_losses(self) -> bool:
         """Whether a task has failed because an object was lost."""

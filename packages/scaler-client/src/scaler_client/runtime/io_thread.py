@@ -46,7 +46,7 @@ from scaler_client.core.events import (
     UnknownObjectsListed,
 )
 from scaler_client.core.graph_state import GraphPiece
-from scaler_client.core.lineage import Lineage
+from scaler_client.core.lineage import Lineage, adopted
 from scaler_client.core.records import CallBlock, CallGroup, Deliver, Dependency, Discard
 from scaler_client.futures.deliveries import deliver, fail
 from scaler_client.futures.futures import ScalerFuture
@@ -227,7 +227,7 @@ class IoThread:
         self.waiting.forked = True
 
     def _deliver(self, outcomes: Deliver) -> None:
-        deliver(outcomes.adopted(self.storage.adopt) if outcomes.stored else outcomes)
+        deliver(adopted(outcomes, self.storage.adopt) if outcomes.stored else outcomes)
         if outcomes.has_losses():
             self.storage.losses += 1
 
