@@ -251,7 +251,7 @@ def test_what_is_deleted_before_a_new_server_hears_of_it_is_not_held() -> None:
 
 
 def test_the_latest_deletions_of_a_session_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scaler_storage.engine.state.DROPPED_LIMIT", 2)
+    monkeypatch.setattr("scaler_storage.engine.dropped_copies.DROPPED_LIMIT", 2)
     server = HoldingServer()
     server.join(b"1" * 16)
     server.tell(CLIENT, DeleteObjects(NAMES))

@@ -129,6 +129,7 @@ class StorageEngine:
         self._segments = segments
         self._state = StorageState(segments, memory_limit, spill_limit)
         self._remote = RemoteObjects(self._state)
+        self._key_of = key_of
         self._readers = Readers(key_of, unacknowledged)
         self._reading = Reading(self._state, self._remote, self._readers, incarnation << _COUNT_BITS)
         self._writing = Writing(self._state, self._reading, retention_seconds, incarnation << _COUNT_BITS)
@@ -272,9 +273,7 @@ class StorageEngine:
     def _refuse_waiting(self, why: str) -> None:
         """Refuse all requests that wait for room."""
         state, full = self._state, StorageFullError(f"the memory is full, and {why}")
-        waiting = list(state.queue)
-        state.queue.clear()
-        for peer, event in waiting:
+        for peer, event in state.queue.remove(lambda peer, event: True):
             if isinstance(event, LoadObject):
                 self._reading.refuse(event, full)
             else:
@@ -291,7 +290,7 @@ class StorageEngine:
                 self._writing.put(peer, event)
             else:
                 self._writing.allocate(peer, event)
-            if state.queue and state.queue[0][1] is event:
+            if state.queue and state.queue.first is event:
                 break
         state.tried()
 
@@ -332,7 +331,7 @@ class StorageEngine:
             state.orphans.pop(hello.session, None)
             entry = state.sessions.setdefault(hello.session, SessionObjects())
             entry.owners.add(peer)
-            entry.key = hello.session_key
+            entry.key, entry.holder = hello.session_key, self._key_of(peer)
             entry.named |= bool(hello.session_name)
         if old is not None and old.session != hello.session:
             self._disown(peer, old, "its client began another session")
@@ -420,6 +419,8 @@ class StorageEngine:
         state = self._state
         pinned = {record for _, record in self._reading.pins.values()}
         writing = [upload.segment for upload in state.uploads.values()]
+        state.queue.check()
+        state.dropped.check()
         state.pager.check([record for record in state.objects.values() if not record.host], pinned, writing)
         self._remote.check()
         listed = {(name, session) for session, entry in state.sessions.items() for name in entry.objects}

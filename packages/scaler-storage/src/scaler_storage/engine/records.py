@@ -71,9 +71,9 @@ class SessionObjects:
     """The secret that all owners present; None before the first owner."""
     named: bool = False
     """Whether it does not end with its last owner: others may come."""
+    holder: bytes = b""
+    """The key that its last owner has proved; empty without keys, or before the first owner."""
     objects: set[bytes] = field(default_factory=set)
-    dropped: dict[tuple[bytes, int], None] = field(default_factory=dict)
-    """Copies that hosts need not keep, by id and version, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True)

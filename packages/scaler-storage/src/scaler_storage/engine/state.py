@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Collection
 from itertools import islice
 
@@ -11,16 +11,14 @@ from scaler_protocol.errors import ObjectRefusedError, ScalerError, describe
 from scaler_protocol.handshake import Role
 from scaler_protocol.messages import Message
 from scaler_protocol.storage import GetObject, MapObject, ObjectMapped, ObjectPart
+from scaler_storage.engine.dropped_copies import DroppedCopies
 from scaler_storage.engine.pager import Pager
 from scaler_storage.engine.records import ObjectRecord, PeerRecord, RoomEvent, SessionObjects, UploadRecord
+from scaler_storage.engine.room_queue import RoomQueue
 from scaler_storage.engine.segments import Segment, Segments
 
-DROPPED_LIMIT = 100_000
-"""Dropped replicas of a session that are remembered; each takes about 200 bytes."""
 FREED_TOGETHER = 128
 """Most objects that are freed in one turn; others wait meanwhile."""
-ANY_VERSION = 0
-"""In the place of a version: no copy of the object is needed."""
 
 
 class StorageState:
@@ -39,8 +37,9 @@ class StorageState:
         self.orphans: dict[int, float] = {}
         """When the objects of each session without an owner are freed, the earliest first."""
         self.ended: dict[int, None] = {}
-        self.queue: deque[tuple[bytes, RoomEvent]] = deque()
-        """Requests that wait for room, with their peers, in order of arrival."""
+        self.queue = RoomQueue()
+        """Requests that wait for room."""
+        self.dropped = DroppedCopies()
         self.replica_servers: dict[bytes, dict[bytes, None]] = {}
         """By remote host: the agents that serve its objects."""
         self.drops: dict[bytes, list[tuple[bytes, int, int, int]]] = {}
@@ -62,9 +61,12 @@ class StorageState:
         self.out.append(Log(level, text))
 
     def room(self, peer: bytes, event: RoomEvent, size: int) -> Segment | None:
-        """Return a segment, or queue the event and return None. Raises StorageFullError."""
+        """Return a segment, or queue the event and return None. Raises StorageFullError.
+
+        It raises this also if the peer's requests in the queue take too many bytes.
+        """
         if self.queue and not self._retrying:
-            self.queue.append((peer, event))
+            self.queue.add(peer, event)
             return None
         while self.deleted and self.pager.pool.lack(size):
             self.free(next(iter(self.deleted)))
@@ -76,14 +78,14 @@ class StorageState:
     def wait_again(self, peer: bytes, event: RoomEvent) -> None:
         """Queue an event for room; a retried event keeps its place in front."""
         if self._retrying:
-            self.queue.appendleft((peer, event))
+            self.queue.put_back(peer, event)
         else:
-            self.queue.append((peer, event))
+            self.queue.add(peer, event)
 
     def next_waiting(self) -> tuple[bytes, RoomEvent]:
         """Remove the first event of the queue for a retry."""
         self._retrying = True
-        return self.queue.popleft()
+        return self.queue.next()
 
     def tried(self) -> None:
         """End the retries: new requests join the end of the queue."""
@@ -127,18 +129,12 @@ class StorageState:
     def remember_dropped(self, name: bytes, session: int, version: int) -> None:
         """Remember that a copy of an object, or ANY_VERSION of it, is not needed any more, while its session lasts."""
         if (entry := self.sessions.get(session)) is not None:
-            entry.dropped[name, version] = None
-            if len(entry.dropped) > DROPPED_LIMIT:
-                del entry.dropped[next(iter(entry.dropped))]
-
-    def was_dropped(self, name: bytes, session: int, version: int) -> bool:
-        """Whether a copy that a host announces is not needed any more."""
-        entry = self.sessions.get(session)
-        return entry is not None and ((name, version) in entry.dropped or (name, ANY_VERSION) in entry.dropped)
+            self.dropped.remember(session, entry.holder, name, version)
 
     def forget_session(self, session: int) -> None:
         """Remove a session without owners and objects."""
         self.sessions.pop(session, None)
+        self.dropped.forget(session)
         self.orphans.pop(session, None)
 
     def free_all(self, names: Collection[bytes]) -> None:

@@ -14,11 +14,12 @@ from scaler_protocol.storage import (
     RegisterReplica,
     SealObject,
 )
+from scaler_storage.engine.dropped_copies import ANY_VERSION
 from scaler_storage.engine.fullness import Fullness
 from scaler_storage.engine.pool import SegmentPool
 from scaler_storage.engine.reading import Reading
 from scaler_storage.engine.records import LoadObject, ObjectRecord, PeerRecord, SessionObjects, UploadRecord
-from scaler_storage.engine.state import ANY_VERSION, StorageState, require_local
+from scaler_storage.engine.state import StorageState, require_local
 
 
 class Writing:
@@ -115,7 +116,7 @@ class Writing:
     def _announce(self, event: RegisterReplica, session: int) -> int:
         """The registered version; 0 if the object is stored here or on another host."""
         state, name = self._state, event.object
-        if state.was_dropped(name, session, event.version):
+        if state.dropped.has(session, name, event.version):
             return 0
         stored = state.objects.get(name)
         if stored is None:
@@ -153,14 +154,12 @@ class Writing:
 
     def _stop_waiting(self, peer: bytes, names: set[bytes]) -> None:
         """Refuse this peer's waiting writes of deleted objects."""
-        waiting = list(self._state.queue)
-        self._state.queue.clear()
-        for entry in waiting:
-            writer, event = entry
-            if writer != peer or event.object not in names or isinstance(event, LoadObject):
-                self._state.queue.append(entry)
-            else:
-                self.refuse(peer, event, ObjectRefusedError(f"object {event.object.hex()} was deleted"))
+        removed = self._state.queue.remove(
+            lambda writer, event: writer == peer and event.object in names and not isinstance(event, LoadObject)
+        )
+        for _, event in removed:
+            assert not isinstance(event, LoadObject)
+            self.refuse(peer, event, ObjectRefusedError(f"object {event.object.hex()} was deleted"))
 
     def _check(self, record: PeerRecord, name: bytes, size: int, named: int) -> int:
         """The session of an object that the peer may write; raises ObjectRefusedError if it may not."""
@@ -260,7 +259,7 @@ class Writing:
         state.objects[name] = stored
         entry = state.sessions.setdefault(session, SessionObjects())
         entry.objects.add(name)
-        entry.dropped.pop((name, ANY_VERSION), None)
+        state.dropped.needed_again(session, name)
         if not entry.owners:
             self.orphan(session)
         self._reading.added(name)
@@ -287,11 +286,7 @@ class Writing:
 
     def forget_requests(self, peer: bytes) -> None:
         """Remove the waiting writes of a lost peer."""
-        queue = self._state.queue
-        kept = [entry for entry in queue if entry[0] != peer or isinstance(entry[1], LoadObject)]
-        if len(kept) < len(queue):
-            queue.clear()
-            queue.extend(kept)
+        self._state.queue.remove(lambda writer, event: writer == peer and not isinstance(event, LoadObject))
 
     def drop_session(self, session: int) -> None:
         """Drop all uploads of a session that ends."""
