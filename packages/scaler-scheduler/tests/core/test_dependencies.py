@@ -16,6 +16,7 @@ from scaler_protocol.messages import Group, Status, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE
 from scaler_protocol.storage import DeleteObjects
+from scaler_scheduler.core.dispatch import AHEAD_RUNS
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
@@ -196,6 +197,17 @@ def test_a_chain_of_cheap_nodes_goes_to_an_agent_at_once(driver: SchedulerDriver
     assert (list(run.dependents), list(run.inputs_awaited), list(run.inputs)) == ([1, 2, 3], [0, 1, 2], [b""] * 3)
     driver.done(agent, dict(zip(run.tasks, range(run.first_run, run.first_run + 4), strict=True)))
     assert list(driver.outcomes(client)) == [FIRST + 13]
+
+
+def test_an_agent_with_enough_work_is_sent_no_nodes_ahead_of_their_inputs(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent()
+    driver.submit(client, 2 * AHEAD_RUNS)
+    while runs := driver.runs(agent):  # its window grows
+        driver.done(agent, runs, seconds=0.0001)
+    driver.feed(client, *(piece(1, [], [0], [at], at=at) for at in range(100, 100 + AHEAD_RUNS)))
+    assert len(driver.runs(agent)) == AHEAD_RUNS
+    driver.feed(client, piece(4, [(201, 200), (202, 201), (203, 202)], [1, 1, 1, 0], [203], at=200))
+    assert list(driver.runs(agent)) == [FIRST + 200]
 
 
 def test_what_an_agent_gives_back_of_a_chain_waits_for_its_input(driver: SchedulerDriver) -> None:

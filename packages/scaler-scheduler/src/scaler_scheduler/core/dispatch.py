@@ -46,6 +46,9 @@ BEHIND_SECONDS = 0.05
 """Tasks up to this long may queue behind a running one, so that the worker never waits for its next task."""
 REBALANCE_SECONDS = 0.01
 """Interval between comparisons of the agents' loads."""
+AHEAD_RUNS = 8
+"""Agents with so many runs per worker are sent no nodes ahead of their inputs: they have work while these travel, and
+another agent may get the nodes."""
 _RUN_TASKS = 4096
 """Most tasks in one Run message."""
 _SHORTEST_SECONDS = 2e-6
@@ -177,7 +180,7 @@ class Dispatch:
         """Suspects go first, and stay on the agents that were chosen to keep them apart."""
         agents, changed = self._state.agents.values(), bool(self._state.with_room)
         for agent, task in self._state.suspects.assign(agents, changed=changed):
-            tasks = with_followers([task], agent.workers * agent.queue_size - agent.active - 1)
+            tasks = with_followers([task], _room_ahead(agent, agent.active + 1))
             self._add_load(agent, tasks)
             self._start(agent, tasks)
 
@@ -235,7 +238,7 @@ class Dispatch:
                 return  # no lane was offered: no task waits for this class
             heapq.heappop(heap)
             if taken:
-                tasks = with_followers(taken, agent.workers * agent.queue_size - active - len(taken))
+                tasks = with_followers(taken, _room_ahead(agent, active + len(taken)))
                 self._add_load(agent, tasks)
                 plan.setdefault(agent, []).extend(tasks)
                 self._list_room(agent, active + len(tasks))
@@ -378,6 +381,11 @@ class Dispatch:
     def due(self) -> float | None:
         """When loads should be compared again."""
         return self._rebalance_at if self._unbalanced else None
+
+
+def _room_ahead(agent: AgentRecord, active: int) -> int:
+    """How many nodes an agent with so many runs may be sent ahead of their inputs."""
+    return agent.workers * agent.queue_size - active if active < AHEAD_RUNS * agent.workers else 0
 
 
 def _undefined(agent: AgentRecord, group: GroupRecord) -> list[FunctionRecord]:
