@@ -346,6 +346,7 @@ struct MonitorStatus {
   offerCapabilities @74 :List(Text);
   offerRuntimes @75 :List(Text);
   refusal @76 :Text;
+  sessions @77 :UInt64;
 }
 struct TaskEvents {
   groupNumbers @0 :List(UInt64);

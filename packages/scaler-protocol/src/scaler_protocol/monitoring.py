@@ -139,6 +139,7 @@ class MonitorStatus:
     offer_capabilities: Sequence[str] = ()
     offer_runtimes: Sequence[str] = ()
     refusal: str = ""
+    sessions: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,11 @@ import pytest
 
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import SESSION_CREDIT
-from scaler_protocol.messages import Group, Submit
+from scaler_protocol.ids import function_id
+from scaler_protocol.messages import Cancel, Group, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.call_budgets import CALLS_LIMIT, TASK_BYTES, CallBudgets
+from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.records import (
     FunctionRecord,
     GraphRecord,
@@ -108,3 +110,39 @@ def test_if_all_memory_is_in_use_who_has_more_than_a_share_is_refused() -> None:
         has.submit(2, 1, 0)
     has.sessions[1].tasks.clear()
     has.submit(2, 40, 0)
+
+
+@pytest.mark.parametrize("consumers", [1, 0])
+def test_results_that_other_tasks_need_count_too(make_driver: type[SchedulerDriver], consumers: int) -> None:
+    driver = make_driver(SchedulerConfig(max_session_bytes=100_000))
+    client, agent = driver.client(), driver.agent()
+    (source,) = driver.submit(client)
+    runs, waiting = driver.runs(agent), [source + 1]
+    if consumers:
+        driver.feed(client, node(source + 1, consumers=1))
+        source, waiting = source + 1, [source + 2]
+        driver.done(agent, runs)
+        runs = driver.runs(agent)
+    driver.feed(client, node(waiting[0], source), node(waiting[0] + 1, waiting[0]))
+    driver.done(agent, runs, result=bytes(90_000))
+    tasks = waiting[0] + 2
+    with pytest.raises(ProtocolError, match="--max-session-bytes"):
+        driver.feed(client, *(node(task) for task in range(tasks, tasks + 20)))
+    driver.feed(client, Cancel([*waiting, waiting[0] + 1]))
+    driver.later(1.0)
+    driver.feed(client, node(tasks + 20))
+
+
+def node(task: int, *needs: int, consumers: int = 0) -> Submit:
+    """A Submit of one task."""
+    counts = [consumers] if consumers else []
+    return Submit(
+        [Group(function_id(b"body"))],
+        [task],
+        Payloads([b"call"]),
+        dependents=[0] * len(needs),
+        needs=needs,
+        consumers=counts,
+        graph=task if consumers else 0,
+        graph_size=consumers,
+    )

@@ -278,3 +278,12 @@ def test_every_agent_forgets_an_outcome_that_its_client_has(driver: SchedulerDri
     close_window(driver)
     for agent in agents:
         assert [list(release.tasks) for release in driver.take(agent, messages.Release)] == [[PARENT]]
+
+
+def test_an_agent_says_only_of_its_own_runs_that_they_wait(driver: SchedulerDriver) -> None:
+    agent, other = (driver.agent(name, peer_incarnation=OLDER) for name in (b"one", b"two"))
+    driver.feed(agent, messages.Reconcile(running=(PARENT,), runs=(55,)))
+    driver.feed(other, messages.Blocked(range(10_000), [True] * 10_000))
+    assert not driver.core._recovery._blocked
+    driver.feed(agent, messages.Blocked((55,), (True,)))
+    assert driver.core._recovery._blocked == {55}

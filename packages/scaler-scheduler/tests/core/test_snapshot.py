@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scaler_protocol.messages import AgentStatus
+from scaler_protocol.messages import AgentStatus, Group, Submit
+from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.event_log import TEXTS
-from scaler_scheduler.core.snapshot import ProcessStats
+from scaler_scheduler.core.snapshot import GRAPHS, SESSIONS, ProcessStats
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
@@ -36,3 +37,21 @@ def test_deaths_are_told_of_as_far_as_anybody_could_read_them(make_driver: type[
     driver.feed(driver.agent(), report(1, deaths=5 * TEXTS))
     events = driver.core.state.event_log.take(0.0)
     assert events is not None and len(events.texts) == TEXTS
+
+
+def test_sessions_and_graphs_beyond_a_number_are_summed_up(make_driver: type[SchedulerDriver]) -> None:
+    driver = make_driver()
+    for number in range(SESSIONS + 3):
+        client = driver.client(number.to_bytes(2, "big"), session=number + 1)
+        first = ((number + 1) << 32) + 1
+        tasks = [first, first + 1] if number else [first, first + 1, first + 2]
+        calls, group = Payloads([b"call"] * len(tasks)), Group(b"f" * 16)
+        driver.feed(
+            client, Submit([group], tasks, calls, graph=first, graph_size=len(tasks), consumers=[0] * len(tasks))
+        )
+    told = driver.core.snapshot(FIGURES, driver.now)
+    assert told.sessions == SESSIONS + 3
+    assert len(told.client_sessions) == SESSIONS + 1 and told.client_sessions[0] == 1
+    assert (told.client_sessions[-1], told.client_names[-1], told.client_tasks[-1]) == (0, "3 others", 6)
+    assert len(told.graphs) == GRAPHS + 1
+    assert (told.graphs[-1], told.graph_nodes[-1], told.graph_succeeded[-1]) == (0, 7, 0)

@@ -139,7 +139,7 @@ def summary(status: MonitorStatus) -> dict[str, Any]:
             "uptime_seconds": round(status.uptime, 1),
             "refuses_new_work": status.refusal,
         },
-        "clients": len(status.client_sessions),
+        "clients": status.sessions,
         "tasks": {
             "waiting": status.waiting,
             "held": status.held,

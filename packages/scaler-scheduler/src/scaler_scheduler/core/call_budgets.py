@@ -4,6 +4,8 @@ A client was told its credit, and sends no more bytes of calls than that, graphs
 at twice the credit, and graphs at a share of the scheduler's memory. If all sessions together have taken that memory,
 those are refused that have more than an equal part of it: the others go on.
 
+Results that are kept for other tasks of the session count, too: no task is refused its result, but later tasks are.
+
 What a session has is estimated from above by adding up what it submits, which costs an addition per message. It is
 counted, task by task, when the estimate exceeds a budget; then as much must be submitted again before the next count.
 """
@@ -57,6 +59,11 @@ class CallBudgets:
         session.task_bytes += size
         self._total += size
 
+    def keep(self, session: SessionRecord, payload: bytes) -> None:
+        """Count a result that is kept for other tasks of the session. Nothing is refused for it but later tasks."""
+        session.task_bytes += len(payload)
+        self._total += len(payload)
+
     def _check(self, session: SessionRecord, calls: int, size: int) -> None:
         """Raise ProtocolError if so many more bytes of calls, or bytes, are too many for the session."""
         if session.call_bytes + calls > CALLS_LIMIT:
@@ -91,12 +98,16 @@ class CallBudgets:
 def _count(session: SessionRecord) -> None:
     """Set the estimates of a session to what it has."""
     calls = graphs = 0
+    results: dict[int, int] = {}
+    """Sizes of results by the identity of their bytes, which a task and those that need it share."""
     groups = {*session.groups.values(), *(task.group for task in session.tasks.values())}
     for task in session.tasks.values():
         if task.extra is not None and task.extra.graph is not None:
             graphs += len(task.call)
         else:
             calls += len(task.call)
+        if task.extra is not None:
+            results.update((id(payload), len(payload)) for payload in task.extra.results())
     session.call_bytes = calls
-    others = TASK_BYTES * len(session.tasks) + sum(group.weight for group in groups)
+    others = TASK_BYTES * len(session.tasks) + sum(group.weight for group in groups) + sum(results.values())
     session.task_bytes = calls + graphs + others

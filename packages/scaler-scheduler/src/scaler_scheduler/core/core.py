@@ -39,7 +39,6 @@ from scaler_protocol.payloads import Payloads
 from scaler_protocol.plurals import counted
 from scaler_protocol.sessions import EndSession, LabelTask, ListTasks
 from scaler_protocol.storage import DeleteObjects
-from scaler_scheduler.core.call_budgets import CallBudgets
 from scaler_scheduler.core.checks import check_done, check_functions, check_inputs, check_submit
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.config import SchedulerConfig
@@ -121,8 +120,6 @@ class SchedulerCore:
         self._named_sessions = NamedSessions(self.state, self._completion, self._session_over, is_connected)
         self._worker_queries = WorkerQueries(self.state)
         self._task_credits = TaskCredits(self.state)
-        most = config.max_session_bytes
-        self._call_budgets = CallBudgets(self.state.sessions, most, 2 * most)
         self.restoration = Restoration(self.state, self._intake, self._definitions, self._completion, self._recovery)
         self._absent_until: float | None = None
         self._clients: dict[bytes, SessionRecord] = {}
@@ -448,7 +445,7 @@ class SchedulerCore:
                 raise ProtocolError(f"the scheduler refuses new work: {self.state.refusal}")
             submitter = self._intake.submitter(peer, event) if event.tasks else None
             if submitter is not None and submitter.session is not None:
-                self._call_budgets.take(submitter.session, event, now)
+                self.state.budgets.take(submitter.session, event, now)
         except ProtocolError as error:
             self._intake.refuse(peer, event, error)
             raise
@@ -505,7 +502,7 @@ class SchedulerCore:
         agent = self._agent(peer)
         for run, blocked in zip(event.runs, event.blocked, strict=True):
             if run not in agent.runs:
-                self._recovery.note_blocked(run, blocked)
+                self._recovery.note_blocked(agent, run, blocked)
             elif blocked:
                 agent.blocked.add(run)
             else:

@@ -110,6 +110,7 @@ class Dependencies:
         extra = record.more()
         extra.inputs[need] = (payload, stored)
         extra.missing_inputs -= 1
+        self._state.budgets.keep(record.group.session, payload)
         if not extra.missing_inputs:
             self._ready.append(record)
 
@@ -122,6 +123,8 @@ class Dependencies:
             extra.outcome = outcome
         elif extra.intermediate:
             self.forget(record, now)
+        if extra.consumers > 0 or extra.dependents:
+            self._state.budgets.keep(record.group.session, outcome[1])
         dependents, extra.dependents, extra.missing_inputs = extra.dependents, [], 0
         if extra.inputs:
             self.release_inputs(record, now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from enum import IntEnum
 from itertools import islice
@@ -409,6 +409,14 @@ class TaskExtra:
     """Whether the owner must release the outcome before it is forgotten."""
     outcome: Outcome | None = None
     """How it ended; kept as long as it has consumers."""
+
+    def results(self) -> Iterator[bytes]:
+        """The payloads that are kept for this task and for those that need it."""
+        if self.outcome is not None:
+            yield self.outcome[1]
+        for given in self.inputs.values():
+            if given is not None:
+                yield given[0]
 
     @property
     def is_apart(self) -> bool:

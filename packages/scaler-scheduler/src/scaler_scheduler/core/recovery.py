@@ -42,7 +42,7 @@ class Recovery:
         self._running: dict[int, tuple[AgentRecord, int]] = {}
         self._finished: dict[int, list[AgentRecord]] = {}
         """Tasks that no client has asked for yet, with all agents that keep an outcome of them."""
-        self._claimed: set[int] = set()
+        self._claimed: dict[int, AgentRecord] = {}
         """Runs of earlier incarnations that agents have reported."""
         self._blocked: set[int] = set()
         """Reported runs that wait for nested tasks, and whose tasks no client has asked for yet."""
@@ -131,7 +131,7 @@ class Recovery:
             return self._adopt_again(agent, record, run)
         if self._until is None or not self._is_older(agent, run) or task in self._running:
             return False
-        self._claimed.add(run)
+        self._claimed[run] = agent
         if session := self._wanted.pop(task, None):
             self._adopt(session, task, agent, run)
         else:
@@ -186,9 +186,11 @@ class Recovery:
         self._note_finished(task, agent)
         return True
 
-    def note_blocked(self, run: int, blocked: bool) -> None:
+    def note_blocked(self, agent: AgentRecord, run: int, blocked: bool) -> None:
         """A run that may be adopted later has started or stopped waiting for nested tasks."""
-        if blocked and self._until is not None:
+        if self._claimed.get(run) is not agent:
+            return
+        if blocked:
             self._blocked.add(run)
         else:
             self._blocked.discard(run)
@@ -283,7 +285,7 @@ class Recovery:
         self._state.forget_nested(session.number for session in self._resuming)
         self._resuming = []
         self._wanted, self._running, self._finished, self._adopted = {}, {}, {}, []
-        self._blocked, self._claimed = set(), set()
+        self._blocked, self._claimed = set(), {}
 
     def _ask_for_calls(self) -> None:
         """Ask clients for the calls of tasks that no agent has, and of those that agents run, in case they are lost."""

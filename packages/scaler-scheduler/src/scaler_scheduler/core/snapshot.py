@@ -13,12 +13,16 @@ from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import AgentStatus, Status
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_scheduler.core.event_log import capability_text
-from scaler_scheduler.core.records import ASSIGNED, AgentRecord, ManagerRecord
+from scaler_scheduler.core.records import ASSIGNED, AgentRecord, GraphRecord, ManagerRecord, SessionRecord
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.requirements import describe_runtime
 
 FUNCTIONS = 256
 """Most functions reported: those used last."""
+SESSIONS = 256
+"""Most sessions reported: those with most tasks. One more entry has the sums of the others."""
+GRAPHS = 256
+"""Most graphs reported: those that began last. One more entry has the sums of the others."""
 WORKERS = 10_000
 """Most workers reported, so that agents with too many do not delay the scheduler."""
 _NO_STATUS = AgentStatus()
@@ -105,12 +109,20 @@ def _managers(managers: Sequence[tuple[ManagerRecord, ManagerStatus]]) -> dict[s
 
 
 def _clients(state: SchedulerState) -> dict[str, Any]:
-    sessions = list(state.sessions.values())
+    sessions, others = list(state.sessions.values()), list[SessionRecord]()
+    if len(sessions) > SESSIONS:
+        sessions.sort(key=lambda session: -len(session.tasks))
+        sessions, others = sessions[:SESSIONS], sessions[SESSIONS:]
+    rest = [f"{len(others):,} others"] if others else []
     return {
-        "client_sessions": [session.number for session in sessions],
-        "client_names": [session.name for session in sessions],
-        "client_hosts": [session.host for session in sessions],
-        "client_tasks": [len(session.tasks) for session in sessions],
+        "sessions": len(sessions) + len(others),
+        "client_sessions": [*(session.number for session in sessions), *(0 for _ in rest)],
+        "client_names": [*(session.name for session in sessions), *rest],
+        "client_hosts": [*(session.host for session in sessions), *("" for _ in rest)],
+        "client_tasks": [
+            *(len(session.tasks) for session in sessions),
+            *(sum(len(session.tasks) for session in others) for _ in rest),
+        ],
     }
 
 
@@ -167,22 +179,35 @@ def _functions(state: SchedulerState) -> dict[str, Any]:
 
 def _graphs(state: SchedulerState, since: float) -> dict[str, Any]:
     living = [graph for session in state.sessions.values() for graph in session.graphs.values()]
-    graphs = [*state.ended_graphs, *living]
+    graphs, others = [*state.ended_graphs, *living], list[GraphRecord]()
     if not graphs:
         return {}
+    if len(graphs) > GRAPHS:
+        graphs.sort(key=lambda graph: -graph.number)
+        graphs, others = graphs[:GRAPHS], graphs[GRAPHS:]
     at_agents = (
         task.extra for agent in state.agents.values() for task in agent.runs.values() if task.state == ASSIGNED
     )
     assigned = Counter(extra.graph.number for extra in at_agents if extra is not None and extra.graph is not None)
+    listed: list[tuple[int, int, Sequence[GraphRecord], float]] = [
+        (graph.number, graph.session, [graph], graph.ended) for graph in graphs
+    ]
+    if others:
+        listed.append((0, 0, others, 0.0))
     return {
-        "graphs": [graph.number for graph in graphs],
-        "graph_sessions": [graph.session for graph in graphs],
-        "graph_nodes": [graph.size for graph in graphs],
-        "graph_succeeded": [sum(counts.done for counts in graph.counts.values()) for graph in graphs],
-        "graph_failed": [sum(counts.failed for counts in graph.counts.values()) for graph in graphs],
-        "graph_cancelled": [sum(counts.cancelled for counts in graph.counts.values()) for graph in graphs],
-        "graph_assigned": [assigned[graph.number] for graph in graphs],
-        "graph_start_times": [since + graph.begun for graph in graphs],
+        "graphs": [number for number, _, _, _ in listed],
+        "graph_sessions": [session for _, session, _, _ in listed],
+        "graph_nodes": [sum(graph.size for graph in each) for _, _, each, _ in listed],
+        "graph_succeeded": [_nodes(each, "done") for _, _, each, _ in listed],
+        "graph_failed": [_nodes(each, "failed") for _, _, each, _ in listed],
+        "graph_cancelled": [_nodes(each, "cancelled") for _, _, each, _ in listed],
+        "graph_assigned": [sum(assigned[graph.number] for graph in each) for _, _, each, _ in listed],
+        "graph_start_times": [since + min(graph.begun for graph in each) for _, _, each, _ in listed],
         "graphs_ended": state.graphs_ended,
-        "graph_end_times": [since + graph.ended if graph.ended else 0.0 for graph in graphs],
+        "graph_end_times": [since + ended if ended else 0.0 for _, _, _, ended in listed],
     }
+
+
+def _nodes(graphs: Iterable[GraphRecord], how: str) -> int:
+    """The nodes of these graphs that ended like this."""
+    return sum(getattr(counts, how) for graph in graphs for counts in graph.counts.values())

@@ -15,6 +15,7 @@ from scaler_protocol.limits import DELETED_TOGETHER
 from scaler_protocol.messages import Message, NeedTasks, Release, Status, Withdraw
 from scaler_protocol.sessions import KeepSession
 from scaler_protocol.storage import DeleteObjects
+from scaler_scheduler.core.call_budgets import CallBudgets
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.effects import WriteDump
 from scaler_scheduler.core.event_log import EventLog
@@ -64,6 +65,7 @@ class SchedulerState:
         self.agents: dict[bytes, AgentRecord] = {}
         self.functions = FunctionStore()
         self.waiting = TaskQueue()
+        self.budgets = CallBudgets(self.sessions, config.max_session_bytes, 2 * config.max_session_bytes)
         self.event_log = EventLog()
         self.locality = Locality()
         self.suspects = Suspects()
