@@ -184,7 +184,7 @@ def test_why_a_task_waits_runs_and_ended(monitor: Address, user: Client, gate: G
     running = [user.submit(wait_at, gate.port, number) for number in range(2)]
     arrivals = [gate.arrive() for _ in running]
     said = printed("scaler_why", monitor, f"{running[0].task_id:x}")
-    assert said.startswith(("it runs on Worker", "it is assigned to "))
+    assert said.startswith(("it runs on Worker", "it is queued on "))
     for arrival in arrivals:
         arrival.let_go()
     assert [future.result() for future in running] == [0, 1]

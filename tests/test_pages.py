@@ -108,7 +108,7 @@ def test_every_page_shows_what_the_scheduler_says(
     page.get_by_role("link", name="Tasks", exact=True).click()
     page.get_by_test_id("tasks-filter").fill("wait_at")
     wait_shown(page, "tasks", "1-5 of 5")
-    for future, state in [*((future, "assigned") for future in running), *((future, "waiting") for future in waiting)]:
+    for future, state in [*((future, "running") for future in running), *((future, "waiting") for future in waiting)]:
         line = page.get_by_test_id("tasks").get_by_role("row").filter(has_text=f"{future.task_id:x}").inner_text()
         assert state in line and "support.gates:wait_at" in line
     page.get_by_text(f"{waiting[-1].task_id:x}").click()

@@ -75,7 +75,7 @@ def test_the_fields_of_a_screen(publications: Publications) -> None:
     model = publications.model_of(publications.status())
     shown = fields(model, 51.0)
     assert shown["task_manager"] == {
-        "unassigned": 4, "running": 2, "success": 53_704, "failed": 14, "canceled": 48, "not_found": 14,
+        "unassigned": 4, "queued": 1, "running": 1, "success": 53_704, "failed": 14, "canceled": 48, "not_found": 14,
     }  # fmt: skip
     assert list(shown["scheduler_sent"].items()) == [("Heartbeat", 2000), ("Run", 10)]
     assert shown["client_manager"] == {"Client|a": 6, "session 8": 1}

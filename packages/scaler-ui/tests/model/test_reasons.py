@@ -67,8 +67,8 @@ def test_a_task_with_an_agent(publications: Publications) -> None:
         publications.batch(ASSIGNED, 1, 1, 2, first_run=500),
         publications.batch(TaskStep.HELD, 9, 3),
     )
-    assert why(model, 1) == ["it is assigned to vm:1, which has 2 tasks for 3 workers"]
-    assert why(model, 2) == ["it runs on vm:1:0 (process 100) of vm:1, assigned 2.5 s ago"]
+    assert why(model, 1) == ["it is queued on vm:1, which has 2 tasks for 3 workers"]
+    assert why(model, 2) == ["it runs on vm:1:0 (process 100) of vm:1, for 2.5 s"]
     assert why(model, 3)[0].startswith("it is held")
 
 

@@ -62,7 +62,7 @@ class MonitorEvent:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The cluster at one status: tasks that had ended, tasks now, cores and bytes of all workers.
+    """The cluster at one status: tasks that had ended, tasks now by where they are, cores and bytes of all workers.
 
     Of the `timed` tasks whose ends were heard, `latency` is the sum of seconds from submission to end.
     """
@@ -70,7 +70,8 @@ class Moment:
     at: float
     ended: int
     waiting: int
-    assigned: int
+    queued: int
+    running: int
     cpu: float
     rss: int
     timed: int
@@ -81,6 +82,11 @@ def mean_latency(before: Moment, moment: Moment) -> float | None:
     """Mean seconds from submission to end of the tasks that ended between the samples; None if there are none."""
     timed = moment.timed - before.timed
     return (moment.latency - before.latency) / timed if timed > 0 else None
+
+
+def running(status: MonitorStatus) -> int:
+    """Tasks that workers run; the other assigned ones are queued on their hosts."""
+    return sum(map(bool, status.worker_runs))
 
 
 class MonitorModel:
@@ -138,16 +144,18 @@ class MonitorModel:
     def _take_status(self, status: MonitorStatus, now: float) -> None:
         if self._beginning:
             self._begun()
+        since = status.at
         if self.status is not None and status.incarnation != self.status.incarnation:
             self.history.clear()  # its totals begin at zero
+        elif self.status is not None:
+            since = min(since, self.status.at)
         self.status, self.heard = status, now
         ended = status.succeeded + status.raised + status.failed + status.cancelled
-        cpu, rss = sum(status.worker_cpus), sum(status.worker_rsses)
-        self.history.append(
-            Moment(status.at, ended, status.waiting, status.assigned, cpu, rss, self._timed, self._latency)
-        )
-        if any(status.worker_runs):
-            self.tasks.run(status.worker_runs, status.worker_pids)
+        cpu, rss, run = sum(status.worker_cpus), sum(status.worker_rsses), running(status)
+        queued = max(0, status.assigned - run)
+        self.history.append(Moment(status.at, ended, status.waiting, queued, run, cpu, rss, self._timed, self._latency))
+        if run:
+            self.tasks.run(status.worker_runs, status.worker_pids, status.worker_cpus, since, status.at)
         if status.snapshot:
             self.tasks.begin()
             self._beginning = True

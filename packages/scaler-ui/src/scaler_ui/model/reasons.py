@@ -45,13 +45,13 @@ def _where_assigned(model: MonitorModel, status: MonitorStatus, row: int) -> lis
     agent = names.get(number, "an agent that has left")
     for worker, pid, current in zip(status.worker_names, status.worker_pids, status.worker_runs, strict=True):
         if current == run and run:
-            seconds = status.at - model.tasks.value("assigned", row)
-            return [f"it runs on {worker} (process {pid}) of {agent}, assigned {duration(max(0.0, seconds))} ago"]
+            seconds = status.at - (model.tasks.value("started", row) or model.tasks.value("assigned", row))
+            return [f"it runs on {worker} (process {pid}) of {agent}, for {duration(max(0.0, seconds))}"]
     sizes = dict(zip(status.agents, zip(status.agent_assigned, status.agent_workers, strict=True), strict=True))
     if number in sizes:
         sent, workers = sizes[number]
-        return [f"it is assigned to {agent}, which has {counted(sent, 'task')} for {counted(workers, 'worker')}"]
-    return [f"it is assigned to {agent}"]
+        return [f"it is queued on {agent}, which has {counted(sent, 'task')} for {counted(workers, 'worker')}"]
+    return [f"it is queued on {agent}"]
 
 
 def _how_ended(model: MonitorModel, row: int) -> str:

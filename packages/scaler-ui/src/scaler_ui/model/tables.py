@@ -12,7 +12,7 @@ from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.messages import WorkerState
 from scaler_protocol.monitoring import MonitorStatus
-from scaler_ui.model.model import STALE_SECONDS, MonitorModel
+from scaler_ui.model.model import STALE_SECONDS, MonitorModel, running
 
 EVENTS_SHOWN = 20
 STATE_WORDS = {
@@ -93,7 +93,8 @@ def task_counts(status: MonitorStatus) -> dict[str, int]:
     """The number of tasks by state or outcome."""
     return {
         "unassigned": status.waiting + status.held,
-        "running": status.assigned,
+        "queued": max(0, status.assigned - running(status)),
+        "running": running(status),
         "success": status.succeeded,
         "failed": status.raised + status.failed,
         "canceled": status.cancelled,

@@ -16,14 +16,15 @@ from scaler_protocol.monitoring import TaskStep
 from scaler_protocol.profiles import PROFILE, Profile
 
 TASKS = 1_000_000
-UNKNOWN = 5
-"""A step that is not published: the task ended while this monitor was not connected."""
+UNKNOWN, RUNNING = 5, 6
+"""Steps that are not published: the task ended while this monitor was not connected; a worker runs it."""
 STATES = {
     TaskStep.WAITING: "waiting",
     TaskStep.HELD: "held",
-    TaskStep.ASSIGNED: "assigned",
+    TaskStep.ASSIGNED: "queued",
     TaskStep.CANCELLED: "cancelled",
     UNKNOWN: "unknown",
+    RUNNING: "running",
 }
 ENDINGS = {
     Status.VALUE: "success",
@@ -34,8 +35,8 @@ ENDINGS = {
 }
 _COLUMNS = {
     "id": "Q", "group": "Q", "function": "I", "session": "I", "step": "B", "status": "B", "agent": "Q", "run": "Q",
-    "pid": "I", "worker": "I", "attempt": "I", "since": "d", "assigned": "d", "ended": "d", "duration": "Q",
-    "cpu": "Q", "memory": "Q",
+    "pid": "I", "worker": "I", "attempt": "I", "since": "d", "assigned": "d", "started": "d", "ended": "d",
+    "duration": "Q", "cpu": "Q", "memory": "Q",
 }  # fmt: skip
 Column = npt.NDArray[Any]
 
@@ -89,7 +90,10 @@ def _slice_of_order(keys: Column, start: int, stop: int, *, descending: bool) ->
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """One task as screens show it; times in seconds since 1970 (0: not yet), duration and cpu in seconds, bytes."""
+    """One task as screens show it; times in seconds since 1970 (0: not yet), duration and cpu in seconds, bytes.
+
+    Duration and cpu of a task that runs are those so far, within the interval of statuses.
+    """
 
     id: int
     function: str
@@ -170,14 +174,23 @@ class TaskTable:
         for run, task in enumerate(tasks, first_run):
             row = self._row(task, time)
             columns["step"][row], columns["agent"][row], columns["run"][row] = TaskStep.ASSIGNED, agent, run
-            columns["assigned"][row] = time
+            columns["assigned"][row], columns["started"][row], columns["pid"][row] = time, 0.0, 0
+            columns["duration"][row] = columns["cpu"][row] = 0
 
-    def run(self, runs: Iterable[int], pids: Iterable[int]) -> None:
-        """Record that worker processes run these."""
-        rows = self.runs()
-        for number, pid in zip(runs, pids, strict=True):
-            if number in rows:
-                self._columns["pid"][rows[number]] = pid
+    def run(self, runs: Iterable[int], pids: Iterable[int], cpus: Iterable[float], since: float, time: float) -> None:
+        """Record that worker processes run these now and have used so many cores in the interval from `since`.
+
+        A run that is seen for the first time began at its assignment, or with the interval.
+        """
+        rows, columns = self.runs(), self._columns
+        for number, pid, cpu in zip(runs, pids, cpus, strict=True):
+            row = rows.get(number)
+            if row is None:
+                continue
+            begun = columns["started"][row] or max(since, columns["assigned"][row])
+            columns["pid"][row], columns["started"][row] = pid, begun
+            columns["duration"][row] = max(0, round(1e6 * (time - begun)))
+            columns["cpu"][row] += max(0, round(1e6 * cpu * (time - max(since, begun))))
 
     def end(
         self, tasks: Iterable[int], agent: int, statuses: Iterable[int], profiles: bytes, time: float
@@ -208,7 +221,8 @@ class TaskTable:
 
     def _stopped(self, row: int, time: float) -> None:
         """Whether the task was cancelled while it ran, so that its outcome is unknown."""
-        self._columns["duration"][row] = round(1e6 * (time - self._columns["assigned"][row]))
+        begun = self._columns["started"][row] or self._columns["assigned"][row]
+        self._columns["duration"][row] = max(0, round(1e6 * (time - begun)))
 
     def _row(self, task: int, time: float) -> int:
         """The row of a task that has not ended; a new row if the task is unknown."""
@@ -261,6 +275,8 @@ class TaskTable:
     def state(self, row: int) -> str:
         """The state of the task in a row, in one word."""
         step = self._columns["step"][row]
+        if step == TaskStep.ASSIGNED and self._columns["started"][row]:
+            return STATES[RUNNING]
         return ENDINGS[self._columns["status"][row]] if step == TaskStep.ENDED else STATES[step]
 
     def value(self, name: str, row: int) -> Any:
@@ -323,16 +339,21 @@ class TaskTable:
         if order == "function":
             return _take(_ranks(self._names), self._view("function"))
         if order == "state":
-            ranks = _ranks([*(STATES.get(number, "") for number in range(UNKNOWN + 1)), *ENDINGS.values()])
-            step = self._view("step")
-            return _take(ranks, np.where(step == TaskStep.ENDED, UNKNOWN + 1 + self._view("status"), step))
+            ranks = _ranks([*(STATES.get(number, "") for number in range(RUNNING + 1)), *ENDINGS.values()])
+            step = self._steps()
+            return _take(ranks, np.where(step == TaskStep.ENDED, RUNNING + 1 + self._view("status"), step))
         if order == "agent":
             numbers, places = np.unique(self._view("agent"), return_inverse=True)
             return _take(_ranks([agents.get(int(number), "") for number in numbers]), places)
         return self._view(order)
 
-    def _in_state(self, state: str) -> Column:
+    def _steps(self) -> Column:
+        """The step of each row; RUNNING for what workers run."""
         step = self._view("step")
+        return np.where((step == TaskStep.ASSIGNED) & (self._view("started") > 0), RUNNING, step)
+
+    def _in_state(self, state: str) -> Column:
+        step = self._steps()
         steps = [number for number, word in STATES.items() if word == state]
         statuses = [number for number, word in ENDINGS.items() if word == state]
         found: Column = np.isin(step, steps) | ((step == TaskStep.ENDED) & np.isin(self._view("status"), statuses))

@@ -13,7 +13,7 @@ from scaler_protocol.monitoring import MonitorStatus
 from scaler_protocol.plurals import counted
 from scaler_protocol.tracebacks import headline
 from scaler_protocol.units import duration, size
-from scaler_ui.model.model import MonitorModel, mean_latency
+from scaler_ui.model.model import MonitorModel, mean_latency, running
 from scaler_ui.model.tables import worker_rows
 from scaler_ui.model.task_table import ENDINGS, STATES, TaskRow
 from scaler_ui.model.text_view import clock
@@ -76,24 +76,21 @@ def tasks(model: MonitorModel, request: PageRequest) -> TablePage:
         state=request.state,
         agents=agents,
     )
-    status = model.status
-    where = dict(zip(status.worker_runs, status.worker_pids, strict=True)) if status else {}
-    return TablePage([_task(row, agents, where, model.faults.get(row.id, "")) for row in rows], total)
+    return TablePage([_task(row, agents, model.faults.get(row.id, "")) for row in rows], total)
 
 
 def agent_names(status: MonitorStatus | None) -> dict[int, str]:
     return dict(zip(status.agents, status.agent_names, strict=True)) if status else {}
 
 
-def _task(row: TaskRow, agents: Mapping[int, str], where: Mapping[int, int], fault: str) -> Row:
-    pid = row.pid or (where.get(row.run, 0) if row.run and row.state == "assigned" else 0)
+def _task(row: TaskRow, agents: Mapping[int, str], fault: str) -> Row:
     return {
         "id": f"{row.id:x}",
         "function": row.function,
         "session": f"{row.session:x}",
         "state": row.state,
         "agent": agents.get(row.agent, ""),
-        "pid": pid or "",
+        "pid": row.pid or "",
         "attempt": row.attempt or "",
         "since": clock(row.since),
         "ended": clock(row.ended),
@@ -186,8 +183,8 @@ def events(model: MonitorModel, request: PageRequest) -> TablePage:
 
 
 FIGURES = (
-    "tasks/s", "latency", "waiting", "running", "success", "failed", "cancelled", "lost runs", "workers", "agents",
-    "clients", "cluster cpu", "cluster memory", "lag", "scheduler cpu", "scheduler memory",
+    "tasks/s", "latency", "waiting", "queued", "running", "success", "failed", "cancelled", "lost runs", "workers",
+    "agents", "clients", "cluster cpu", "cluster memory", "lag", "scheduler cpu", "scheduler memory",
 )  # fmt: skip
 """Names of the numbers on the overview."""
 
@@ -201,7 +198,8 @@ def figures(model: MonitorModel) -> dict[str, str]:
         "tasks/s": f"{model.rate:,.0f}",
         "latency": "none" if model.latency is None else duration(model.latency),
         "waiting": f"{status.waiting + status.held:,}",
-        "running": f"{status.assigned:,}",
+        "queued": f"{max(0, status.assigned - running(status)):,}",
+        "running": f"{running(status):,}",
         "success": f"{status.succeeded:,}",
         "failed": f"{status.raised + status.failed:,}",
         "cancelled": f"{status.cancelled:,}",
@@ -226,7 +224,7 @@ def lines(model: MonitorModel) -> Points:
     history = list(model.history)
     step = max(1, len(history) // POINTS)
     moments = history[::-1][::step][::-1]
-    found: Points = {"tasks/s": [], "latency": [], "waiting": [], "running": [], "cpu": [], "memory": []}
+    found: Points = {"tasks/s": [], "latency": [], "waiting": [], "queued": [], "running": [], "cpu": [], "memory": []}
     for before, moment in pairwise(moments):
         at = round(moment.at * 1000)
         seconds = moment.at - before.at
@@ -234,7 +232,8 @@ def lines(model: MonitorModel) -> Points:
         if (latency := mean_latency(before, moment)) is not None:
             found["latency"].append([at, round(1000 * latency, 2)])
         found["waiting"].append([at, moment.waiting])
-        found["running"].append([at, moment.assigned])
+        found["queued"].append([at, moment.queued])
+        found["running"].append([at, moment.running])
         found["cpu"].append([at, round(100 * moment.cpu, 1)])
         found["memory"].append([at, round(moment.rss / 1024**2, 1)])
     return found
@@ -280,10 +279,10 @@ def stream(model: MonitorModel, seconds: float) -> TaskStream:
 
 
 def _running(model: MonitorModel, status: MonitorStatus) -> list[tuple[float, int, int, int]]:
-    """The tasks that workers run: seconds since the assignment, agent, process and row."""
+    """The tasks that workers run: seconds so far, agent, process and row."""
     rows = model.tasks.runs()
     return [
-        (max(0.0, status.at - model.tasks.value("assigned", rows[run])), agent, pid, rows[run])
+        (model.tasks.value("duration", rows[run]) / 1e6, agent, pid, rows[run])
         for run, agent, pid in zip(status.worker_runs, status.worker_agents, status.worker_pids, strict=True)
         if run in rows
     ]

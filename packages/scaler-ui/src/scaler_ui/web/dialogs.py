@@ -42,7 +42,7 @@ class Dialogs:
 
             tell()
             ui.timer(REFRESH_SECONDS, tell)
-            if row["state"] in ("waiting", "held", "assigned"):
+            if row["state"] in ("waiting", "held", "queued", "running"):
                 self._act("Cancel this task", "cancel", lambda actions, reader: actions.cancel(task, reader), dialog)
             else:
                 ui.button("Close", on_click=dialog.close, color=None).props("flat no-caps")

@@ -186,7 +186,7 @@ class Pages:
             charts = (
                 LinesOverTime("Tasks that ended per second", ("tasks/s",), COUNT, points),
                 LinesOverTime("Latency: mean from submission to end", ("latency",), MILLISECONDS, points),
-                LinesOverTime("Tasks now", ("waiting", "running"), COUNT, points),
+                LinesOverTime("Tasks now", ("waiting", "queued", "running"), COUNT, points),
                 LinesOverTime("CPU of all workers, of one core", ("cpu",), PERCENT, points),
                 LinesOverTime("Memory of all workers", ("memory",), MEBIBYTES, points),
             )
