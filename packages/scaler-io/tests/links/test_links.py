@@ -379,6 +379,47 @@ def test_a_peer_that_returns_heartbeats_reads() -> None:
     assert hub.cuts() == []
 
 
+def test_a_heartbeat_that_is_returned_again_and_again_counts_once() -> None:
+    hub, answers = welcomed_hub(), 0
+    assert hub.tick(5.0) == []
+    beat, echo = ([HEADER.pack(0, 0), *map(bytes, encode(Heartbeat(5 * 10**9, echo)))] for echo in (False, True))
+    while not (lost := hub.tick(5.0)):
+        hub.receive(b"route", beat, 5.0)
+        hub.receive(b"route", echo, 5.0)
+        answers += len(hub.outgoing())
+        assert answers < 20_000
+    assert lost == [(A, PeerLost("it does not read its messages"))]
+
+
+def test_heartbeats_that_were_read_long_ago_say_nothing_of_later_messages() -> None:
+    hub, answers = welcomed_hub(), 0
+    for now in range(1, 17):
+        assert hub.tick(float(now)) == []
+    hub.outgoing()
+    beat = [HEADER.pack(0, 0), *map(bytes, encode(Heartbeat(1)))]
+    echoes = [[HEADER.pack(0, 0), *map(bytes, encode(Heartbeat(now * 10**9, True)))] for now in range(1, 17)]
+    while not (lost := hub.tick(16.0)):
+        hub.receive(b"route", beat, 16.0)
+        answers += len(hub.outgoing())
+        if answers % 5000 == 0 and echoes:
+            hub.receive(b"route", echoes.pop(0), 16.0)
+        assert answers < 20_000
+    assert lost == [(A, PeerLost("it does not read its messages"))]
+
+
+def test_faults_are_forgiven_once_per_heartbeat() -> None:
+    hub = welcomed_hub()
+    assert hub.tick(5.0) == []
+    echo = [HEADER.pack(0, 0), *map(bytes, encode(Heartbeat(5 * 10**9, True)))]
+    for _ in range(FAULTS_LIMIT):
+        hub.refused(b"route")
+    hub.receive(b"route", echo, 5.0)
+    for _ in range(FAULTS_LIMIT + 1):
+        hub.refused(b"route")
+        hub.receive(b"route", echo, 5.0)
+    assert hub.is_tick_due and hub.cuts() == [b"route"]
+
+
 def test_an_answer_to_no_heartbeat_tells_no_round_trip() -> None:
     hub = welcomed_hub()
     assert hub.tick(5.0) == []

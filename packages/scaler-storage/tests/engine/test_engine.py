@@ -644,6 +644,16 @@ def test_the_scheduler_owns_a_named_session_whichever_clients_come_and_go() -> N
     server.core.check()
 
 
+def test_a_client_cannot_say_that_its_session_outlives_it() -> None:
+    server = SharedServer()
+    client = Hello(Role.CLIENT, b"c" * 16, 1, session=99, session_name="n", service=ServiceKind.STORAGE)
+    assert isinstance(server.core.admit(client), Welcome)
+    server.core.handle(client.identity, PeerJoined(client, False), server.now)
+    assert server.put(client.identity, NAME, b"0123456789") is None
+    server.core.handle(client.identity, PeerLost("gone", farewell=True), server.now)
+    assert server.get(BOB, NAME) is None and 99 not in server.core._state.sessions
+
+
 def test_a_named_session_without_owner_waits_for_the_next_one() -> None:
     server, scheduler = SharedServer(), b"s" * 16
     server.join(scheduler, Role.OPERATOR)

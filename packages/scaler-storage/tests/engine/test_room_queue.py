@@ -9,7 +9,7 @@ from scaler_protocol.handshake import Hello, Role, ServiceKind
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import AllocateObject, ObjectStored, PutObject
 from scaler_storage.engine.pool import OVERHEAD_BYTES
-from scaler_storage.engine.records import LoadObject
+from scaler_storage.engine.records import LoadObject, RoomEvent
 from scaler_storage.engine.room_queue import REQUEST_BYTES, WAITING_BYTES, RoomQueue
 from support.storage_engines import EngineDriver
 
@@ -23,12 +23,14 @@ def part(name: bytes = NAME, size: int = MIB) -> PutObject:
 
 
 def test_requests_come_in_order_and_a_retried_one_keeps_its_place() -> None:
-    queue, first, second = RoomQueue(), part(), AllocateObject(NAME, 5)
+    queue = RoomQueue()
+    first: RoomEvent = part()
+    second: RoomEvent = AllocateObject(NAME, 5)
     queue.add(ONE, first)
     queue.add(OTHER, second)
-    assert queue.next() == (ONE, first) and queue.first is second
+    assert queue.next() == (ONE, first) and queue.first == second
     queue.put_back(ONE, first)
-    assert queue.first is first and list(queue) == [(ONE, first), (OTHER, second)]
+    assert queue.first == first and list(queue) == [(ONE, first), (OTHER, second)]
     assert queue.remove(lambda peer, event: peer == ONE) == [(ONE, first)] and len(queue) == 1
     queue.check()
 

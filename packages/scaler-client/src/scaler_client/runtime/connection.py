@@ -82,7 +82,6 @@ def dial(
         return ObjectConnection(
             at,
             session=thread.storage.session,
-            session_name=session_name,
             key=key,
             timeout_seconds=patience,
             name=name,

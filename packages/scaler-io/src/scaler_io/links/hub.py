@@ -69,12 +69,13 @@ class _Peer:
         "hello",
         "identity",
         "principal",
+        "read",
         "round_trip",
         "route",
         "stream",
         "stuck",
         "timeouts",
-        "unread",
+        "unnumbered",
     )  # fmt: skip
 
     def __init__(
@@ -93,8 +94,11 @@ class _Peer:
         """The holder of the key that the peer has proved; as long as the peer lives, its identity is bound to it."""
         self.stream = Stream(in_process=in_process)
         self.heard_at = self.heartbeat_at = now
-        self.heartbeats: deque[int] = deque(maxlen=_HEARTBEATS)
-        """Times in the last heartbeats, in ns: a peer that returns one has read it, for nobody can guess our clock."""
+        self.heartbeats: deque[tuple[int, int]] = deque(maxlen=_HEARTBEATS)
+        """The last heartbeats that the peer has not returned: time in ns, and `unnumbered` before it was written.
+
+        A peer that returns one has read what came before it, for nobody can guess our clock.
+        """
         self.broken_at: float | None = None
         self.confirmed = confirmed
         """Whether the peer knows this stream.
@@ -105,12 +109,25 @@ class _Peer:
         self.round_trip = 0.0
         self.stuck: tuple[int, float] | None = None
         """While too many bytes wait for the peer: the oldest unacknowledged message, and since when it is that."""
-        self.unread = 0
-        """Bytes of unnumbered messages since the peer last returned a heartbeat."""
+        self.unnumbered = self.read = 0
+        """Bytes of unnumbered messages that were written, and of those that the peer has read."""
         self.faults = 0
         """Messages that were not allowed since the peer last returned a heartbeat."""
         self.fault = ""
         """Why the link was ended: a malformed message."""
+
+    @property
+    def unread(self) -> int:
+        """Bytes of unnumbered messages that the peer may not have read."""
+        return self.unnumbered - self.read
+
+    def returned(self, sent: int, now: float) -> None:
+        """The peer has returned the heartbeat of this time, in ns; does nothing if it has already, or never got it."""
+        if all(time != sent for time, _ in self.heartbeats):
+            return
+        while (heartbeat := self.heartbeats.popleft())[0] != sent:
+            pass
+        self.read, self.faults, self.round_trip = heartbeat[1], 0, now - sent / 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,8 +352,9 @@ class Hub:
             if self._peers.get(peer.identity) is peer and not self._drop_if_lost(peer, now, lost):
                 peer.heartbeat_at = now
                 self._heartbeats.append(peer)
-                peer.heartbeats.append(int(now * 1e9))
-                self._write_unnumbered(peer, Heartbeat(sent=peer.heartbeats[-1]))
+                sent = int(now * 1e9)
+                peer.heartbeats.append((sent, peer.unnumbered))
+                self._write_unnumbered(peer, Heartbeat(sent=sent))
         for peer in list(self._owing):
             due = peer.stream.owes_acknowledgement(now)
             if due and peer.broken_at is None:
@@ -406,8 +424,7 @@ class Hub:
             if not message.echo:
                 self._write_unnumbered(peer, replace(message, echo=True))
                 return None
-            if message.sent in peer.heartbeats:
-                peer.round_trip, peer.unread, peer.faults = now - message.sent / 1e9, 0, 0
+            peer.returned(message.sent, now)
             return None
         if isinstance(message, Acknowledge):
             return None
@@ -552,7 +569,7 @@ class Hub:
     def _write_unnumbered(self, peer: _Peer, message: Message) -> None:
         """Write a message that will not be acknowledged."""
         self._write(peer, message)
-        peer.unread += _UNNUMBERED_BYTES
+        peer.unnumbered += _UNNUMBERED_BYTES
         if peer.unread > UNREAD_LIMIT:
             self._watched[peer] = None
 

@@ -59,7 +59,6 @@ class ObjectConnection(StorageLink):
         replica_server: ReplicaServer | None = None,
         credentials: Credentials | None = None,
         token: Callable[[], bytes] = bytes,
-        session_name: str = "",
     ) -> None:
         """Take the arguments of StorageLink, and `cache`, which the processes of this host share.
 
@@ -80,7 +79,6 @@ class ObjectConnection(StorageLink):
             replica_server=replica_server,
             credentials=credentials,
             token=token,
-            session_name=session_name,
         )
 
     def forked(self) -> None:

@@ -48,7 +48,6 @@ class StorageLink:
         replica_server: ReplicaServer | None = None,
         credentials: Credentials | None = None,
         token: Callable[[], bytes] = bytes,
-        session_name: str = "",
     ) -> None:
         """`key` proves to the server that the session is ours; only this process and its forks have it.
 
@@ -68,7 +67,6 @@ class StorageLink:
         self._renewed = renewed
         self._credentials, self._token = credentials, token
         self._credentials = credentials
-        self._session_name = session_name
         self._replica_server = replica_server
         self._closed = False
         self._thread: ConnectionThread | None = None
@@ -153,7 +151,6 @@ class StorageLink:
             new_incarnation(),
             session=self.session,
             session_key=self._key,
-            session_name=self._session_name,
             name=self._name,
             host=platform.node(),
             service=ServiceKind.STORAGE,

@@ -332,7 +332,6 @@ class StorageEngine:
             entry = state.sessions.setdefault(hello.session, SessionObjects())
             entry.owners.add(peer)
             entry.key, entry.holder = hello.session_key, self._key_of(peer)
-            entry.named |= bool(hello.session_name)
         if old is not None and old.session != hello.session:
             self._disown(peer, old, "its client began another session")
 

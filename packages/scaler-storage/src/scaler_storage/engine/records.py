@@ -70,7 +70,7 @@ class SessionObjects:
     key: bytes | None = None
     """The secret that all owners present; None before the first owner."""
     named: bool = False
-    """Whether it does not end with its last owner: others may come."""
+    """Whether it does not end with its last owner: others may come. The scheduler says so, and nobody else."""
     holder: bytes = b""
     """The key that its last owner has proved; empty without keys, or before the first owner."""
     objects: set[bytes] = field(default_factory=set)
