@@ -146,3 +146,14 @@ def node(task: int, *needs: int, consumers: int = 0) -> Submit:
         graph=task if consumers else 0,
         graph_size=consumers,
     )
+
+
+def test_sessions_of_one_key_have_one_share_of_the_memory() -> None:
+    has = Sessions(total_bytes=100 * TASK_BYTES)
+    for number in range(3, 20):
+        has.sessions[number] = SessionRecord(number, bytes(16), share=has.sessions[1].share)
+        has.submit(number, 5, 0)
+    has.submit(1, 10, 0)
+    with pytest.raises(ProtocolError, match=r"session 3 has 2,560 .* its key have 48,640, and their share is 25,600"):
+        has.submit(3, 10, 0)
+    has.submit(2, 40, 0)

@@ -14,7 +14,7 @@ from scaler_io.links.events import PeerJoined, PeerLost, SendFailed
 from scaler_protocol import messages
 from scaler_protocol.errors import NoWorkerError, ProtocolError, WorkerDiedError, describe, restore
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
-from scaler_protocol.ids import function_id
+from scaler_protocol.ids import function_id, session_of
 from scaler_protocol.messages import Group, Status, Submit
 from scaler_protocol.operations import Resized
 from scaler_protocol.payloads import Payloads
@@ -601,3 +601,22 @@ def test_every_message_that_the_core_takes_is_permitted_to_some_role() -> None:
     taken = {kind for kind in core._handlers if kind not in (PeerJoined, PeerLost, SendFailed)}
     assert taken == frozenset[type]().union(*PERMITTED.values())
     assert PERMITTED.keys() == {Role.CLIENT, Role.AGENT, Role.OPERATOR, Role.MANAGER}
+
+
+@pytest.mark.parametrize("has_key", [True, False])
+def test_sessions_of_one_key_share_the_time_that_another_key_gets(
+    make_driver: type[SchedulerDriver], has_key: bool
+) -> None:
+    driver = make_driver()
+    driver.core = SchedulerCore(7, driver.config, key_of=lambda peer: peer[:1] if has_key else b"")
+    clients = [driver.client(b"a" + bytes([at + 1]), session=at + 1) for at in range(20)]
+    other = driver.client(b"b", session=99)
+    for session, client in enumerate(clients, 1):
+        driver.submit(client, 200, session=session)
+    driver.submit(other, 200, session=99)
+    agent, ran = driver.agent(), 0
+    for _ in range(200):
+        given = driver.runs(agent)
+        ran += sum(session_of(task) == 99 for task in given)
+        driver.done(agent, given, seconds=1.0)
+    assert ran == pytest.approx(100 if has_key else 200 / 21, abs=3)

@@ -2,7 +2,7 @@
 
 A client was told its credit, and sends no more bytes of calls than that, graphs excepted. Whoever sends more is refused
 at twice the credit, and graphs at a share of the scheduler's memory. If all sessions together have taken that memory,
-those are refused that have more than an equal part of it: the others go on.
+those are refused of which the key (without keys: the session) has more than an equal part of it: the others go on.
 
 Results that are kept for other tasks of the session count, too: no task is refused its result, but later tasks are.
 
@@ -79,13 +79,15 @@ class CallBudgets:
             )
 
     def _check_share(self, session: SessionRecord, size: int) -> None:
-        """The memory for tasks is in use: raise ProtocolError if the session has more than its share."""
-        share = self._total_bytes // max(1, len(self._sessions))
-        if session.task_bytes + size > share:
+        """The memory for tasks is in use: raise ProtocolError if the session's key has more than its share."""
+        sessions = self._sessions.values()
+        share = self._total_bytes // max(1, len({each.share for each in sessions}))
+        of_key = sum(each.task_bytes for each in sessions if each.share is session.share)
+        if of_key + size > share:
             raise ProtocolError(
-                f"the tasks of {len(self._sessions):,} sessions take {self._total:,} bytes in the scheduler, which is "
-                f"all they may take; session {session.number} has {session.task_bytes:,} of them, and its share is "
-                f"{share:,}: submit again when tasks have ended"
+                f"the tasks of {len(sessions):,} sessions take {self._total:,} bytes in the scheduler, which is all "
+                f"they may take; session {session.number} has {session.task_bytes:,} of them, all sessions of its key "
+                f"have {of_key:,}, and their share is {share:,}: submit again when tasks have ended"
             )
 
     def _count_all(self) -> None:

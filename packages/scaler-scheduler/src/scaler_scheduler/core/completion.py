@@ -128,7 +128,7 @@ class Completion:
                 seconds = profile_at(report.profiles, position).duration_us / 1e6
                 record.group.function.measured(seconds)
                 # What was counted at its dispatch was an estimate. The sample stands for `step` runs.
-                record.group.lane.session.served += step * (seconds - record.cost)
+                record.group.lane.session.charge(step * (seconds - record.cost))
 
     def _run_ended(
         self, agent: AgentRecord, report: Done, position: int, record: TaskRecord | None, stored: bool, now: float

@@ -50,7 +50,7 @@ from scaler_scheduler.core.intake import Intake
 from scaler_scheduler.core.managers import Managers
 from scaler_scheduler.core.named_sessions import NamedSessions
 from scaler_scheduler.core.operators import Operators
-from scaler_scheduler.core.records import ASSIGNED, DONE, GONE, HELD, WAITING, AgentRecord, SessionRecord
+from scaler_scheduler.core.records import ASSIGNED, DONE, GONE, HELD, WAITING, AgentRecord, KeyShare, SessionRecord
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.restoration import Restoration
 from scaler_scheduler.core.snapshot import ProcessStats, monitor_status
@@ -105,9 +105,16 @@ class SchedulerCore:
     """All of the scheduler but its sockets. `handle` is the only way in, `settle` the only way out."""
 
     def __init__(
-        self, incarnation: int, config: SchedulerConfig, is_connected: Callable[[bytes], bool] = lambda peer: True
+        self,
+        incarnation: int,
+        config: SchedulerConfig,
+        is_connected: Callable[[bytes], bool] = lambda peer: True,
+        key_of: Callable[[bytes], bytes] = lambda peer: b"",
     ) -> None:
-        """`is_connected` tells whether a client's link has a connection: another client may displace it otherwise."""
+        """`is_connected` tells whether a client's link has a connection: another client may displace it otherwise.
+
+        `key_of` tells the key that a peer has proved, empty without keys: sessions of one key share what one gets.
+        """
         self._config = config
         self.state = SchedulerState(incarnation, config)
         self._recovery = Recovery(self.state)
@@ -123,7 +130,13 @@ class SchedulerCore:
         self.restoration = Restoration(self.state, self._intake, self._definitions, self._completion, self._recovery)
         self._absent_until: float | None = None
         self._clients: dict[bytes, SessionRecord] = {}
-        self._handlers: dict[type[Any], Callable[[bytes, Any, float], None]] = {
+        self._key_of = key_of
+        self._shares: dict[bytes, KeyShare] = {}
+        """By key; as many as there are keys of clients."""
+        self._handlers = self._event_handlers()
+
+    def _event_handlers(self) -> dict[type[Any], Callable[[bytes, Any, float], None]]:
+        return {
             PeerJoined: self._joined,
             PeerLost: self._lost,
             SendFailed: self._send_failed,
@@ -344,6 +357,8 @@ class SchedulerCore:
                 self.state.recorder.session(session)
             self.state.log(f"client {hello.name or hello.session} connected from {hello.host}", logging.DEBUG)
         session.attached = True
+        if key := self._key_of(peer):
+            session.join(self._shares.setdefault(key, KeyShare()))
         self._clients[peer] = session
 
     def _lost(self, peer: bytes, event: PeerLost, now: float) -> None:
@@ -493,7 +508,7 @@ class SchedulerCore:
                 self.state.leave_agent(record)
                 if record.state == ASSIGNED:
                     back.append(record)
-                    record.group.lane.session.served -= record.cost
+                    record.group.lane.session.charge(-record.cost)
         self.state.queue(back, now, first=True)
         for task in back:
             self.state.nested_lanes.pop(task.group.lane, None)  # another agent may take it

@@ -26,6 +26,7 @@ from scaler_scheduler.core.records import (
     AgentRecord,
     Outcome,
     SessionRecord,
+    TaskExtra,
     TaskRecord,
 )
 from scaler_scheduler.core.state import SchedulerState
@@ -119,12 +120,7 @@ class Dependencies:
         extra = record.extra
         if extra is None:
             return []
-        if extra.consumers > 0:
-            extra.outcome = outcome
-        elif extra.intermediate:
-            self.forget(record, now)
-        if extra.consumers > 0 or extra.dependents:
-            self._state.budgets.keep(record.group.session, outcome[1])
+        self._keep(record, extra, outcome, now)
         dependents, extra.dependents, extra.missing_inputs = extra.dependents, [], 0
         if extra.inputs:
             self.release_inputs(record, now)
@@ -141,6 +137,15 @@ class Dependencies:
                     if not more.missing_inputs and dependent.state == HELD:
                         ready.append(dependent)
         return []
+
+    def _keep(self, record: TaskRecord, extra: TaskExtra, outcome: Outcome, now: float) -> None:
+        """Keep an outcome as long as other tasks need it."""
+        if extra.consumers > 0:
+            extra.outcome = outcome
+        elif extra.intermediate:
+            self.forget(record, now)
+        if extra.consumers > 0 or extra.dependents:
+            self._state.budgets.keep(record.group.session, outcome[1])
 
     def release_inputs(self, record: TaskRecord, now: float) -> None:
         """A task needs no inputs any more: forget, or stop, nodes that have no other consumer."""

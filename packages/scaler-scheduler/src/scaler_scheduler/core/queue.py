@@ -268,7 +268,7 @@ class TaskQueue:
         root = lane.session
         if not root.waiting:
             root.served = max(root.served, self._served)
-        root.waiting += added
+        root.wait(added)
         if first or not lane.listed:
             self._list(lane)
 
@@ -281,7 +281,7 @@ class TaskQueue:
         """A waiting task is no longer wanted. The caller changes its state; its entry in the lane is skipped later."""
         lane = task.group.lane
         self.count -= 1
-        lane.session.waiting -= 1
+        lane.session.wait(-1)
         lane.tombstones += 1
         if lane.tombstones > 64 and lane.tombstones > lane.size // 2:
             alive = [waiting for waiting in lane.tasks if waiting.state == WAITING and waiting is not task]
@@ -299,7 +299,7 @@ class TaskQueue:
         """A waiting task turned out to be running: remove its entry at once, since the task may be queued again."""
         lane = task.group.lane
         self.count -= 1
-        lane.session.waiting -= 1
+        lane.session.wait(-1)
         if task in lane.tasks:  # it was added with `first`
             lane.tasks.remove(task)
         else:
@@ -311,7 +311,7 @@ class TaskQueue:
     def take(self, worker_class: WorkerClass, limit: Callable[[LaneRecord], int]) -> list[TaskRecord]:
         """The next tasks for workers of this class, all of one lane, at most `limit(lane)`; empty if there are none.
 
-        The caller adds what they will take to `served` of their session.
+        The caller charges their session with what they will take.
         """
         queue = self._classes[worker_class]
         while lane := queue.next():
@@ -339,7 +339,7 @@ class TaskQueue:
         if taken:
             root = lane.session
             self._served = max(self._served, root.served)
-            root.waiting -= len(taken)
+            root.wait(-len(taken))
             self.count -= len(taken)
         if not lane.size:
             lane.listed = False

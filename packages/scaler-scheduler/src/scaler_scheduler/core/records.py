@@ -52,6 +52,14 @@ GroupKey = tuple[Group, "SessionRecord", int, "AgentRecord | None"]
 
 
 @dataclass(slots=True, eq=False)
+class KeyShare:
+    """What the sessions of one key share; a session without a key has one of its own."""
+
+    waiting: int = 0
+    """Root sessions with waiting tasks."""
+
+
+@dataclass(slots=True, eq=False)
 class SessionRecord:
     """One client, or the tasks that one worker process submits (a nested session, owned through its agent)."""
 
@@ -74,8 +82,11 @@ class SessionRecord:
     """Outcomes for a process that is away; None if none are kept."""
     served: float = 0.0
     """Seconds of worker time that the dispatched tasks of this root session took, or will take by the mean of their
-    functions. The session served least goes first."""
+    functions, times the number of sessions of its key that have waiting tasks: these share the time that one other
+    session gets. The session served least goes first."""
+    share: KeyShare = field(default_factory=KeyShare)
     waiting: int = 0
+    """Waiting tasks of this root session."""
     call_bytes: int = 0
     """Bytes of the calls outside of graphs that have not ended, or more: see `scaler_scheduler.core.call_budgets`."""
     task_bytes: int = 0
@@ -95,6 +106,22 @@ class SessionRecord:
     """By the id of the first task."""
     named: NamedSession | None = None
     """What a session with a name keeps; None for one that ends with its client."""
+
+    def charge(self, seconds: float) -> None:
+        """Count worker time that tasks of this root session take; less than 0 for what they do not take after all."""
+        self.served += seconds * max(1, self.share.waiting + (not self.waiting))
+
+    def wait(self, tasks: int) -> None:
+        """So many more tasks of this root session wait; less than 0 for fewer."""
+        self.share.waiting -= bool(self.waiting)
+        self.waiting += tasks
+        self.share.waiting += bool(self.waiting)
+
+    def join(self, share: KeyShare) -> None:
+        """The session is one of the sessions of a key."""
+        self.share.waiting -= bool(self.waiting)
+        self.share = share
+        self.share.waiting += bool(self.waiting)
 
     def end(self) -> None:
         """Break reference cycles through this session, which the garbage collector would free late."""

@@ -141,7 +141,7 @@ class SchedulerService:
             storage_address=str(options.advertised_object_storage_address or storage),
         )
         incarnation = new_incarnation()
-        core = SchedulerCore(incarnation, config, lambda peer: hub.is_connected(peer))
+        core = SchedulerCore(incarnation, config, lambda peer: hub.is_connected(peer), lambda peer: hub.key_of(peer))
 
         def timeouts(hello: Hello) -> PeerTimeouts:
             if hello.role in (Role.AGENT, Role.MANAGER):
