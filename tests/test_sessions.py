@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from operator import add
 from pathlib import Path
 
 import pytest
 
 from scaler import Client
 from scaler_launch.results import NoResultsError, show
+from scaler_protocol.addresses import Address
 from scaler_protocol.errors import SessionInUseError
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
+from support.relays import Relay
 from support.session_client import BIG, CALLS, expected, graph, work
 from support.waiting import wait_until
 
@@ -65,6 +70,50 @@ def test_a_graph_of_a_killed_client_goes_on(cluster: LocalCluster, tmp_path: Pat
             [total, sum(range(1008, 1016))]
         )
         client.session.end()
+    assert lines(runs).total() == len(graph("")) - 1
+
+
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A cluster that gives clients up after 1 s."""
+    started = LocalCluster(tmp_path_factory.mktemp("hasty") / "log", n_workers=2, client_timeout_seconds=1)
+    yield started
+    started.end()
+
+
+def wait_given_up(cluster: LocalCluster, session: str) -> None:
+    wait_until(lambda: f"session {session}: its client is gone" in cluster.log.read_text("utf-8"))
+
+
+def test_a_graph_that_was_lost_on_its_way_while_the_client_was_given_up_is_sent_again(hasty: LocalCluster) -> None:
+    with (
+        Gate() as gate,
+        Relay(Address.parse(hasty.address)) as relay,
+        Client(str(relay.address), session="lost-graph", timeout_seconds=SECONDS) as client,
+    ):
+        received = client.submit(wait_at, gate.port, 1)
+        arrival = gate.arrive()
+        relay.swallow()
+        nodes = client.get({"one": 1, "sum": (add, "one", 2), "last": (add, "sum", 4)}, ["last"], block=False)
+        wait_given_up(hasty, "lost-graph")
+        relay.cut()
+        assert nodes["last"].result(SECONDS) == 7
+        arrival.let_go()
+        received.result(SECONDS)
+        client.session.end()
+
+
+def test_a_client_that_was_stopped_for_longer_than_its_timeout_goes_on(hasty: LocalCluster, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    command = [sys.executable, "-m", "support.session_client", hasty.address, "stopped", str(runs), "graph"]
+    environment = {**os.environ, "PYTHONPATH": str(PROGRAM.parent.parent)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        process.send_signal(signal.SIGSTOP)
+        wait_given_up(hasty, "stopped")
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(SECONDS) == 0
     assert lines(runs).total() == len(graph("")) - 1
 
 

@@ -124,6 +124,8 @@ class Caller:
         self.core = ClientCore(name, named=named)
         self.listed: dict[int, tuple[str, int, bool]] = {}
         """The tasks of its named session: label, state, and whether it has claimed them."""
+        self.confirmed: set[int] = set()
+        """Requests for a confirmation that were answered."""
         self.answers: dict[int, tuple[int, bytes]] = {}
         self.cancelled: set[int] = set()
         self.futures: dict[int, WorldFuture] = {}
@@ -166,6 +168,15 @@ class Caller:
         self, plans: Sequence[Plan], needs: Sequence[Sequence[int]], asked: Sequence[int], size: int = 7
     ) -> list[WorldFuture]:
         """A graph in pieces of so many nodes; `needs` are places of earlier nodes. The futures of those asked for."""
+        pieces = self.graph_pieces(plans, needs, asked, size)
+        for piece in pieces:
+            self.ask(piece)
+        return [self.futures[pieces[0].first + at] for at in asked]
+
+    def graph_pieces(
+        self, plans: Sequence[Plan], needs: Sequence[Sequence[int]], asked: Sequence[int], size: int
+    ) -> list[GraphPiece]:
+        """The pieces of a graph, which are not submitted yet; the futures of those asked for are noted."""
         group = self._group(Group(FUNCTION), 0)
         self._next_block -= len(plans)
         first = self._next_block
@@ -180,6 +191,7 @@ class Caller:
             node.graph = None if at in asked else graph
         taken = Counter(need for each in needs for need in set(each))
         consumers = [taken[at] for at in range(len(plans))]
+        pieces = []
         for start in range(0, len(plans), size):
             places = range(start, min(start + size, len(plans)))
             pairs = [(at - start, first + need) for at in places for need in needs[at]]
@@ -196,10 +208,9 @@ class Caller:
                 {},
                 {first + at: nodes[at] for at in places if at in asked},
             )
-            self.ask(piece)
-        futures = [nodes[at] for at in asked]
-        self._note(futures)
-        return futures
+            pieces.append(piece)
+        self._note([nodes[at] for at in asked])
+        return pieces
 
     def cancel(self, *futures: WorldFuture) -> None:
         """Give these up; what has ended stays as it is."""
@@ -248,6 +259,8 @@ class Caller:
                 self._next = first_task(self.session) + max(1, effect.unused_ids[0])
         elif isinstance(effect, SessionAnswered):
             assert not isinstance(effect.answer, ScalerError), effect.answer
+            if not effect.answer[0].tasks:
+                self.confirmed.add(effect.number)
             for piece in effect.answer:
                 rows = zip(piece.labels, piece.states, piece.claimed, strict=True)
                 self.listed.update(zip(piece.tasks, rows, strict=True))

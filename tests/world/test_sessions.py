@@ -9,7 +9,7 @@ import pytest
 from scaler_client.core.events import SessionRequested, TaskLabelled
 from scaler_protocol.errors import HandshakeRefusedError, ResultDroppedError, SessionInUseError
 from scaler_protocol.messages import Status
-from scaler_protocol.sessions import EndSession, KeepSession, ListTasks
+from scaler_protocol.sessions import ConfirmTasks, EndSession, KeepSession, ListTasks
 from world.callers import WorldClient, WorldFuture
 from world.cluster import CONFIG, World, plans
 from world.plans import Plan
@@ -237,3 +237,75 @@ def test_a_journal_brings_a_session_back_whose_client_and_scheduler_are_gone() -
     world.check_as_expected(again)
     check_each_ran_once(world, futures)
     assert second.listed[futures[5].task_id][0] == "five"
+
+
+@pytest.mark.parametrize("journal", [False, True])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_client_that_leaves_after_a_restart_leaves_all_its_tasks(seed: int, journal: bool) -> None:
+    world, first = world_with(seed, journal=journal)
+    futures = first.submit(*plans(60, 0.2))
+    futures += first.submit(Plan(0.1, value="behind"), needs=futures[-1:])
+    world.run(0.3)
+    world.restart_scheduler()
+    read = set(first.answers)
+    world.until(lambda: first.core._link.up, 5.0)
+    first.ask(SessionRequested(ConfirmTasks(1)))
+    world.until(lambda: 1 in first.confirmed, 15.0)
+    first.leave(world.now)
+    world.run(30.0)
+    left = [future for future in futures if future.task_id not in read or journal]
+    second = world.add_client(NAME)
+    world.run(1.0)
+    again = second.adopt(*left)
+    world.finish()
+    assert [future.outcome() for future in again] == [future.expected() for future in left]
+
+
+def test_a_confirmation_counts_only_if_nothing_was_sent_since_it_was_asked_for() -> None:
+    world, first = world_with()
+    world.connection(first).stall(0.5)
+    first.ask(SessionRequested(ConfirmTasks(1)))
+    world.run(0.1)
+    futures = first.submit(*plans(20))
+    world.run(0.1)
+    world.restart_scheduler()
+    world.until(lambda: 1 in first.confirmed, 15.0)
+    first.kill()
+    world.run(5.0)
+    _, again = come_back(world, futures)
+    world.finish()
+    world.check_as_expected(again)
+
+
+def chain(count: int) -> tuple[list[Plan], list[list[int]]]:
+    """A graph in which each node needs the one before."""
+    return [Plan(0.05, value=f"n{at}") for at in range(count)], [[], *([at] for at in range(count - 1))]
+
+
+@pytest.mark.parametrize("received", range(5))
+@pytest.mark.parametrize("asked", [(19,), (2, 19), (1, 9, 12, 19)])
+def test_graphs_of_a_client_that_was_away_too_long_are_sent_again_as_far_as_they_were_missed(
+    received: int, asked: tuple[int, ...]
+) -> None:
+    world, client = world_with()
+    pieces = client.graph_pieces(*chain(20), asked, size=5)
+    plain = client.submit(*plans(5, 0.01))
+    for piece in pieces[:received]:
+        client.ask(piece)
+    world.run(0.5)
+    world.connection(client).cut(dialer_notices=False)
+    for piece in pieces[received:3]:
+        client.ask(piece)
+    plain += client.submit(*plans(5, 0.01))
+    world.run(1.0)
+    client.shell.stop(40.0)
+    world.connection(client).cut()
+    world.run(30.0)
+    assert not world.scheduler.hub.is_connected(client.identity)
+    for piece in pieces[max(received, 3) :]:
+        client.ask(piece)
+    plain += client.submit(*plans(5, 0.01))
+    world.finish()
+    world.check_as_expected(client.futures.values())
+    nodes = {task for piece in pieces for task in piece.tasks}
+    assert sorted(execution.task for execution in world.history) == sorted({*nodes, *(each.task_id for each in plain)})

@@ -6,24 +6,24 @@ from scaler_client.core.effects import SessionAnswered
 from scaler_client.core.events import SessionRequested, TaskLabelled
 from scaler_client.core.session_requests import SessionRequests
 from scaler_protocol.errors import ScalerError, SchedulerLostError
-from scaler_protocol.sessions import EndSession, LabelTask, ListTasks, TaskList
+from scaler_protocol.sessions import ConfirmTasks, EndSession, LabelTask, ListTasks, TaskList
 
 
 def test_an_answer_is_complete_with_its_last_piece() -> None:
     requests = SessionRequests()
     assert requests.ask(SessionRequested(ListTasks(1))) == ListTasks(1)
     pieces = [TaskList(1, 1, tasks=(5,)), TaskList(1, tasks=(6,))]
-    assert [requests.answer(piece) for piece in pieces] == [None, SessionAnswered(1, pieces)]
-    assert requests.answer(pieces[1]) is None
+    assert [requests.answer(piece, all_sent=True) for piece in pieces] == [None, SessionAnswered(1, pieces)]
+    assert requests.answer(pieces[1], all_sent=True) is None
 
 
 def test_over_a_new_stream_all_is_asked_and_said_again() -> None:
     requests = SessionRequests()
     requests.ask(SessionRequested(ListTasks(1)))
-    requests.answer(TaskList(1, 1, tasks=(5,)))
+    requests.answer(TaskList(1, 1, tasks=(5,)), all_sent=True)
     assert requests.label(TaskLabelled(5, "total")) == LabelTask(5, "total")
     assert requests.again() == [LabelTask(5, "total"), ListTasks(1)]
-    answered = requests.answer(TaskList(1, tasks=(5,)))
+    answered = requests.answer(TaskList(1, tasks=(5,)), all_sent=True)
     assert answered == SessionAnswered(1, [TaskList(1, tasks=(5,))])
 
 
@@ -31,6 +31,27 @@ def test_errors_end_requests() -> None:
     requests, lost = SessionRequests(), SchedulerLostError("gone")
     requests.ask(SessionRequested(ListTasks(1)))
     requests.ask(SessionRequested(EndSession(2)))
-    answered = requests.answer(TaskList(2, error="no such session"))
+    answered = requests.answer(TaskList(2, error="no such session"), all_sent=True)
     assert answered is not None and isinstance(answered.answer, ScalerError) and "no such" in str(answered.answer)
     assert requests.fail(lost) == [SessionAnswered(1, lost)] and requests.fail(lost) == []
+
+
+def test_a_confirmation_is_asked_for_again_if_calls_were_sent_or_wait_meanwhile() -> None:
+    requests = SessionRequests()
+    assert requests.ask(SessionRequested(ConfirmTasks(1))) is None, "it follows the calls"
+    assert requests.confirmations() == [ConfirmTasks(1)] and requests.confirmations() == []
+    requests.calls_sent()
+    assert requests.answer(TaskList(1), all_sent=True) is None
+    assert requests.confirmations() == [ConfirmTasks(1)]
+    assert requests.answer(TaskList(1), all_sent=False) is None
+    assert requests.confirmations() == [ConfirmTasks(1)]
+    requests.calls_sent()
+    assert requests.again() == [], "a new stream begins with what was lost"
+    assert requests.confirmations() == [ConfirmTasks(1)]
+    assert requests.answer(TaskList(1), all_sent=True) == SessionAnswered(1, [TaskList(1)])
+
+
+def test_a_confirmation_that_waits_fails_with_the_link() -> None:
+    requests, lost = SessionRequests(), SchedulerLostError("gone")
+    requests.ask(SessionRequested(ConfirmTasks(1)))
+    assert requests.fail(lost) == [SessionAnswered(1, lost)] and requests.confirmations() == []

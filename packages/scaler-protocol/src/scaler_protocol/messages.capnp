@@ -207,6 +207,7 @@ struct TaskList {
 }
 struct LabelTask { task @0 :UInt64; label @1 :Text; }
 struct EndSession { request @0 :UInt64; session @1 :Text; key @2 :Data; }
+struct ConfirmTasks { request @0 :UInt64; }
 struct KeepSession { session @0 :UInt32; key @1 :Data; keep @2 :Bool; }
 struct Ended { tasks @0 :List(UInt64); }
 struct TaskCredit { tasks @0 :UInt64; }
@@ -462,5 +463,6 @@ struct Message {
     labelTask @61 :LabelTask;
     endSession @62 :EndSession;
     keepSession @63 :KeepSession;
+    confirmTasks @64 :ConfirmTasks;
   }
 }

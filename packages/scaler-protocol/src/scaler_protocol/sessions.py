@@ -26,8 +26,8 @@ class ListTasks:
 class TaskList:
     """A piece of the list, in the order of submission; `left` tasks follow in further pieces.
 
-    `states` are those of TaskState, `statuses` and `ages` (in seconds) count for ended tasks. Also answers EndSession,
-    without tasks. `error` says why there is no answer.
+    `states` are those of TaskState, `statuses` and `ages` (in seconds) count for ended tasks. Also answers EndSession
+    and ConfirmTasks, without tasks. `error` says why there is no answer.
     """
 
     COLUMNS: ClassVar = (
@@ -72,6 +72,16 @@ class EndSession:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfirmTasks:
+    """Asks whether the scheduler has all tasks that the client has submitted before.
+
+    Answered by a TaskList without tasks when it has them, or has sent NeedTasks for those that it lacks.
+    """
+
+    request: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class KeepSession:
     """To object storage: the scheduler owns a session from now on, or, without `keep`, all of its objects are freed."""
 
@@ -80,4 +90,4 @@ class KeepSession:
     keep: bool = True
 
 
-SessionMessage = ListTasks | TaskList | LabelTask | EndSession | KeepSession
+SessionMessage = ListTasks | TaskList | LabelTask | EndSession | ConfirmTasks | KeepSession

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scaler_io.links.events import PeerLost
-from scaler_protocol.errors import ProtocolError, ResultDroppedError, restore
+from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
-from scaler_protocol.ids import count_of
-from scaler_protocol.messages import Done, NeedTasks, Reconcile, Status
+from scaler_protocol.ids import count_of, function_id
+from scaler_protocol.messages import Done, Group, NeedInputs, NeedTasks, Reconcile, Status, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
-from scaler_protocol.sessions import EndSession, KeepSession, LabelTask, ListTasks, TaskList
+from scaler_protocol.sessions import ConfirmTasks, EndSession, KeepSession, LabelTask, ListTasks, TaskList
 from scaler_protocol.storage import DeleteObjects
 from scaler_scheduler.core.state import SendToStorage
 
@@ -95,21 +95,49 @@ def test_outcomes_are_kept_and_sent_to_the_client_that_claims_them(driver: Sched
     assert len(answer.results) == 3 and answer.error == ""
 
 
-def test_what_is_not_kept_any_more_is_reported_and_what_was_never_received_is_asked_for(
+def test_what_is_not_known_is_asked_for_also_if_later_tasks_were_received(driver: SchedulerDriver) -> None:
+    client, agent = attach(driver), driver.agent()
+    first, second, third = driver.submit(client, 3)
+    finish(driver, agent, [first])
+    finish(driver, agent, [second])
+    finish(driver, agent, [third])
+    driver.later(driver.config.result_retention_seconds + 1)
+    driver.take(client, Done)
+    driver.feed(client, Reconcile(wanted=[first, third, third + 1]))
+    driver.later(1.0)
+    assert [list(need.tasks) for need in driver.take(client, NeedTasks)] == [[first, third, third + 1]]
+
+
+def test_a_confirmation_follows_the_question_for_what_is_missing(driver: SchedulerDriver) -> None:
+    client, agent = attach(driver), driver.agent()
+    [task] = driver.submit(client)
+    driver.feed(client, ConfirmTasks(1))
+    assert driver.take(client, TaskList) == [TaskList(1)]
+    driver.feed(client, Reconcile(wanted=[task, task + 1]))
+    driver.feed(client, ConfirmTasks(2))
+    assert [list(need.tasks) for need in driver.take(client, NeedTasks)] == [[task + 1]]
+    assert driver.take(client, TaskList) == [TaskList(2)]
+    finish(driver, agent, [task])
+
+
+def test_only_clients_of_named_sessions_ask_for_confirmations(driver: SchedulerDriver) -> None:
+    with pytest.raises(ProtocolError, match="only a client with a named session"):
+        driver.core.handle(driver.client(b"anonymous"), ConfirmTasks(1), driver.now)
+
+
+def test_an_input_that_the_client_was_asked_for_comes_from_its_task_when_the_client_is_gone(
     driver: SchedulerDriver,
 ) -> None:
     client, agent = attach(driver), driver.agent()
-    first, second = driver.submit(client, 2)
-    finish(driver, agent, [first])
-    finish(driver, agent, [second])
-    driver.later(driver.config.result_retention_seconds + 1)
-    driver.take(client, Done)
-    driver.feed(client, Reconcile(wanted=[first, second + 1]))
-    [done] = driver.take(client, Done)
-    assert (list(done.tasks), list(done.statuses)) == ([first], [Status.FAILED])
-    assert isinstance(restore(done.results[0]), ResultDroppedError)
-    driver.later(1.0)
-    assert [list(need.tasks) for need in driver.take(client, NeedTasks)] == [[second + 1]]
+    [known] = driver.submit(client)
+    behind, group, call = known + 2, (Group(function_id(b"body")),), Payloads([b"call"])
+    driver.feed(client, Submit(group, [behind], call, dependents=[0], needs=[known + 1]))
+    assert driver.take(client, NeedInputs)
+    [needed] = driver.submit(client)
+    driver.feed(client, GONE)
+    finish(driver, agent, [known])
+    finish(driver, agent, [needed])
+    assert behind in driver.runs(agent)
 
 
 def test_results_in_storage_are_deleted_by_the_scheduler_when_they_are_dropped(driver: SchedulerDriver) -> None:

@@ -9,7 +9,7 @@ Invariant (`check`): the credit in use is the total weight of the outstanding ta
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from scaler_client.core.graph_state import GraphPiece, GraphTasks
@@ -31,6 +31,8 @@ class CallQueue:
         self._calls: deque[WaitingCall | GraphPiece] = deque()
         self._resending: dict[int, ResentCall] = {}
         """By task: those of the calls that were sent before."""
+        self.is_held = False
+        """Whether nothing is taken, since the scheduler may lack calls that come first."""
 
     def __bool__(self) -> bool:
         return bool(self._calls)
@@ -38,6 +40,10 @@ class CallQueue:
     def add(self, calls: Iterable[WaitingCall | GraphPiece]) -> None:
         """Append calls that were not sent before."""
         self._calls.extend(calls)
+
+    def add_first(self, pieces: Sequence[GraphPiece]) -> None:
+        """Put sent pieces of graphs, which the scheduler lacks, before all calls."""
+        self._calls.extendleft(reversed(pieces))
 
     def resend(self, task: int, call: OutstandingCall) -> None:
         """Append a sent task again, and return its credit; does nothing if it is queued for that already."""
@@ -62,7 +68,7 @@ class CallQueue:
 
     def take(self) -> SubmitBuilder | GraphPiece | None:
         """Remove and return the calls of the next message; None if there are none, or the next call must wait."""
-        if not self._calls:
+        if not self._calls or self.is_held:
             return None
         first = self._calls[0]
         size = first._weight * (len(first.calls) if type(first) is CallBlock else 1)
@@ -103,6 +109,7 @@ class CallQueue:
         """Remove all calls; nothing is sent any more."""
         self._calls.clear()
         self._resending.clear()
+        self.is_held = False
         self._used = 0
 
     def tasks(self) -> set[int]:

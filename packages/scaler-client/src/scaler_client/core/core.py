@@ -10,7 +10,8 @@ The core keeps its call until then, because a restarted scheduler may request it
 The session's credit bounds the bytes of sent calls; a task's outcome returns its part. Nodes of a graph have weight 0,
 and all of them stay outstanding until the requested nodes have ended. Nothing is sent while the link is down. A link
 that *resumed* lost no message. Otherwise the scheduler was restarted or has dropped this session: the core sends
-Reconcile with the tasks it wants, and the scheduler requests those that no process holds. When the link is refused or
+Reconcile with the tasks it wants, and the scheduler requests those that no process holds. A scheduler that has kept a
+named session is sent new calls only after that, since it may lack some that they depend on. When the link is refused or
 lost, all tasks fail, and so do later ones until a link is up.
 
 The core runs no code of users: what may, the shell does, and reports it as an event.
@@ -45,7 +46,6 @@ from scaler_client.core.events import (
     ClientEvent,
     FuturesAdopted,
     InputDumped,
-    LeaveRequested,
     MessageRejected,
     ObjectsRestored,
     RestoreFailed,
@@ -94,10 +94,14 @@ from scaler_protocol.messages import (
     Status,
     TaskCredit,
 )
-from scaler_protocol.sessions import EndSession, LabelTask, ListTasks, TaskList
+from scaler_protocol.sessions import ConfirmTasks, EndSession, LabelTask, ListTasks, TaskList
 from scaler_protocol.storage import DeleteObjects
 
-_NOT_KEPT: Final = ResultDroppedError("the scheduler knows nothing of this task any more: was it restarted?")
+_NOT_KEPT: Final = ResultDroppedError(
+    "nothing is kept of this task any more: see --result-retention-seconds of scaler_scheduler, or it was restarted"
+)
+RECONCILED: Final = 0
+"""The request by which a scheduler is asked whether it has said what it lacks; those of threads have other numbers."""
 
 
 class ClientCore:
@@ -111,7 +115,7 @@ class ClientCore:
         self._graphs = GraphTable()
         self._cancelled: list[int] = []
         self._functions = SentFunctions()
-        self._resubmissions = Resubmissions()
+        self._resubmissions, self._missed = Resubmissions(), list[GraphPiece]()
         self._unknown_objects = UnknownObjects()
         self._releases = Releases()
         self._blocked_runs, self._pending_inputs = BlockedRuns(), PendingInputs()
@@ -156,10 +160,9 @@ class ClientCore:
 
     def _of_named_sessions(self) -> dict[type[Any], Callable[[Any, float], None]]:
         return {
-            SessionRequested: lambda event, now: self._replies.append(self._session_requests.ask(event)),
+            SessionRequested: self._ask_session,
             TaskLabelled: lambda event, now: self._replies.append(self._session_requests.label(event)),
             FuturesAdopted: self._adopt,
-            LeaveRequested: lambda event, now: self._session_requests.leaving.append(event.number),
             TaskList: self._tasks_listed,
         }
 
@@ -178,9 +181,6 @@ class ClientCore:
             self._fail_everything(self._link.failure)
         if self._link.up:
             self._send_pending(now)
-        if self._session_requests.leaving and not self._queue and (self._link.up or self._link.failure is not None):
-            self._out += map(Cleared, self._session_requests.leaving)
-            self._session_requests.leaving = []
         if self._unknown_objects.become_garbage(self._outstanding):
             self._out.append(DeleteUnknownObjects())
         out, self._out = self._out, []
@@ -189,6 +189,7 @@ class ClientCore:
     def _send_pending(self, now: float) -> None:
         while (batch := self._queue.take()) is not None:
             self._send(submit_message(batch, self._functions.new(batch.groups)))
+            self._session_requests.calls_sent()
         if self._blocked_runs:
             self._send(self._blocked_runs.take())
         if self._pending_inputs:
@@ -196,8 +197,16 @@ class ClientCore:
         for message in self._replies:
             self._send(message)
         self._replies = []
+        if self._is_all_sent:
+            for request in self._session_requests.confirmations():
+                self._send(request)
         if release := self._releases.take(now):
             self._send(release)
+
+    @property
+    def _is_all_sent(self) -> bool:
+        """Whether the scheduler was sent all calls, and all inputs that are known."""
+        return not self._queue and not self._pending_inputs.is_dumping
 
     def due(self) -> float | None:
         """The time (time.monotonic) at which `settle` must be called even if no event arrives; None if never."""
@@ -218,6 +227,7 @@ class ClientCore:
         inputs, dump = self._pending_inputs.answer(self._outstanding, now)
         if inputs is not None:
             self._send(inputs)
+            self._session_requests.calls_sent()
         if dump is not None:
             self._out.append(dump)
 
@@ -293,6 +303,10 @@ class ClientCore:
         self._outstanding.update(piece.requested)
         self._graphs.add(piece)
         self._queue.add((piece,))
+
+    def _ask_session(self, event: SessionRequested, now: float) -> None:
+        if (message := self._session_requests.ask(event)) is not None:
+            self._replies.append(message)
 
     def _adopt(self, event: FuturesAdopted, now: float) -> None:
         self._outstanding.update([(call.task_id, call) for call in event.futures])
@@ -373,15 +387,12 @@ class ClientCore:
         self._replies += self._worker_requests.again()
         self._replies += self._session_requests.again()
         self._queue.stop_all_resending()
-        unsent = self._queue.tasks()
-        if self._named and not self._link.restarted:
-            # It has the tasks, and knows which nodes of graphs are still needed.
-            calls = self._outstanding.items()
-            tasks = [task for task, call in calls if _is_requested(call) and task not in unsent]
-        else:
-            tasks = self._graphs.resume(self._outstanding, unsent)
-        for wanted in pieces_of(tasks):
+        self._missed, self._queue.is_held = [], self._named and not self._link.restarted
+        unsent, in_pieces = self._queue.tasks(), self._queue.is_held
+        for wanted in pieces_of(self._graphs.resume(self._outstanding, unsent, in_pieces=in_pieces)):
             self._send(Reconcile(wanted=wanted))
+        if self._queue.is_held:
+            self._send(ConfirmTasks(RECONCILED))
         if not self._named:
             self._out.append(ListUnknownObjects())
 
@@ -430,8 +441,15 @@ class ClientCore:
             self._out.append(listed)
 
     def _tasks_listed(self, message: TaskList, now: float) -> None:
-        if answered := self._session_requests.answer(message):
+        if message.request == RECONCILED:
+            self._send_missed()
+        elif answered := self._session_requests.answer(message, all_sent=self._is_all_sent):
             self._out.append(answered)
+
+    def _send_missed(self) -> None:
+        """The scheduler has said what it has missed: send that before later calls, which may depend on it."""
+        self._queue.add_first([piece for piece in self._missed if piece.graph.requested])
+        self._missed, self._queue.is_held = [], False
 
     def _delete_objects(self, message: DeleteObjects, now: float) -> None:
         self._out.append(Discard(message.objects))
@@ -445,6 +463,8 @@ class ClientCore:
     def _need_tasks(self, message: NeedTasks, now: float) -> None:
         lost = [task for task in message.tasks if (call := self._outstanding.get(task)) and not is_call_known(call)]
         self._end({task: self._outstanding.pop(task) for task in lost}, Status.FAILED, LocalFailure.of(_NOT_KEPT))
+        if self._queue.is_held:
+            self._missed += self._graphs.missed_pieces(message.tasks, self._outstanding)
         self._resend(self._graphs.resend(message.tasks, self._outstanding))
 
     def _resend(self, tasks: Iterable[int]) -> None:
@@ -452,7 +472,3 @@ class ClientCore:
         for task in tasks:
             if (call := self._outstanding.get(task)) is not None:
                 self._queue.resend(task, call)
-
-
-def _is_requested(call: OutstandingCall) -> bool:
-    return not isinstance(call, GraphPiece)

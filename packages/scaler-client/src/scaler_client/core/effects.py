@@ -96,7 +96,7 @@ class DeleteUnknownObjects:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """All earlier effects are performed: the ClearRequested or LeaveRequested with this number is done."""
+    """All earlier effects are performed: the ClearRequested with this number is done."""
 
     number: int
 

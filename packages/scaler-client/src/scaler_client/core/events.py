@@ -10,7 +10,7 @@ from scaler_io.links.events import UplinkEvent
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Message
-from scaler_protocol.sessions import EndSession, ListTasks
+from scaler_protocol.sessions import ConfirmTasks, EndSession, ListTasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class WorkersUnwanted:
 class SessionRequested:
     """Ask about the named session; answered by SessionAnswered with the request's number."""
 
-    message: ListTasks | EndSession
+    message: ListTasks | EndSession | ConfirmTasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +78,6 @@ class FuturesAdopted:
     """Futures of tasks that an earlier process of the session has submitted; their calls are unknown here."""
 
     futures: Sequence[SingleCall]
-
-
-@dataclass(frozen=True, slots=True)
-class LeaveRequested:
-    """Reply with Cleared and this number when all calls are sent, or never will be."""
-
-    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +140,6 @@ ClientRequest = (
     | SessionRequested
     | TaskLabelled
     | FuturesAdopted
-    | LeaveRequested
     | ClearRequested
     | InputDumped
     | ObjectsRestored

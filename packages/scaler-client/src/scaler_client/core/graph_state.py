@@ -1,9 +1,9 @@
 """The state of submitted graphs, kept until their requested nodes have ended. Pure, no IO.
 
-A graph is sent in pieces, each a Submit. The outcomes of its intermediate nodes stay with the scheduler. There are two
-exceptions: after a restart of the scheduler, nodes that no process holds are resent as ordinary tasks; and a node that
-failed because an object was lost is rerun with all its inputs. The outcomes of such nodes come to the client, which
-keeps them for their consumers.
+A graph is sent in pieces, each a Submit; a scheduler that has missed pieces gets them again. The outcomes of its
+intermediate nodes stay with the scheduler. There are two exceptions: after a restart of the scheduler, nodes that no
+process holds are resent as ordinary tasks; and a node that failed because an object was lost is rerun with all its
+inputs. The outcomes of such nodes come to the client, which keeps them for their consumers.
 
 A restarted scheduler is asked for the nodes that are still needed: the unfinished requested ones and, transitively,
 their inputs without a known outcome. Of those it does not find, only the *wanted* ones are resent: requested nodes, and
@@ -289,13 +289,34 @@ class GraphTable:
                 requested.setdefault(graph, []).append(task)
         return {node: piece for graph, nodes in requested.items() for node, piece in graph.rerun(nodes).items()}
 
-    def resume(self, outstanding: Mapping[int, OutstandingCall], unsent: Container[int]) -> list[int]:
-        """The scheduler was restarted: the tasks that it is to look for."""
-        spare: set[int] = set()
+    def resume(
+        self, outstanding: Mapping[int, OutstandingCall], unsent: Container[int], *, in_pieces: bool
+    ) -> list[int]:
+        """The scheduler was restarted, or may have missed messages: the tasks that it is to look for.
+
+        `in_pieces`: it knows the graphs of which it has received pieces, and is to look for the others.
+        """
+        spare, firsts = set[int](), set[int]()
+        for graph in self._all(outstanding):
+            if in_pieces and not graph.as_tasks:
+                firsts.update(piece.first for piece in graph.pieces if piece.first not in unsent)
+                spare.update(graph.tasks)
+                spare -= graph.requested.keys()
+            else:
+                spare |= graph.resume(outstanding, unsent)
+        wanted = [task for task in outstanding if task not in unsent and task not in spare]
+        return [*wanted, *firsts.difference(wanted)]
+
+    def _all(self, outstanding: Mapping[int, OutstandingCall]) -> set[GraphTasks]:
+        """The unfinished graphs, and those of which no requested node was submitted yet."""
         pieces = {call for call in outstanding.values() if isinstance(call, GraphPiece)}
-        for graph in {*self._graphs.values(), *(piece.graph for piece in pieces)}:
-            spare |= graph.resume(outstanding, unsent)
-        return [task for task in outstanding if task not in unsent and task not in spare]
+        return {*self._graphs.values(), *(piece.graph for piece in pieces)}
+
+    def missed_pieces(self, tasks: Iterable[int], outstanding: Mapping[int, OutstandingCall]) -> list[GraphPiece]:
+        """The pieces that begin with one of these tasks, of graphs that are sent in pieces: they were not received."""
+        missed = set(tasks)
+        graphs = [graph for graph in self._all(outstanding) if not graph.as_tasks]
+        return [piece for graph in graphs for piece in graph.pieces if piece.first in missed]
 
     def as_tasks(self, tasks: Iterable[int]) -> set[GraphTasks]:
         """Of the graphs of these requested nodes, those whose nodes the scheduler treats as ordinary tasks."""
@@ -303,7 +324,7 @@ class GraphTable:
         return {graph for graph in graphs if graph.as_tasks}
 
     def resend(self, tasks: Iterable[int], outstanding: Mapping[int, OutstandingCall]) -> list[int]:
-        """No process holds these tasks: those to resend, nodes and others."""
+        """No process holds these tasks: those to resend one by one, nodes and others."""
         again: list[int] = []
         nodes: dict[GraphTasks, list[int]] = {}
         for task in tasks:
@@ -311,7 +332,7 @@ class GraphTable:
             graph = call.graph if isinstance(call, GraphPiece) else self._graphs.get(task)
             if graph is None:
                 again.append(task)
-            else:
+            elif graph.as_tasks:
                 nodes.setdefault(graph, []).append(task)
         for graph, lost_nodes in nodes.items():
             again += graph.resend(lost_nodes, outstanding)

@@ -29,6 +29,11 @@ class PendingInputs:
     def __bool__(self) -> bool:
         return bool(self._waiting or self._dumping)
 
+    @property
+    def is_dumping(self) -> bool:
+        """Whether the shell serializes outcomes that are to be sent."""
+        return bool(self._dumping)
+
     def ask(self, message: NeedInputs, outstanding: Mapping[int, OutstandingCall]) -> None:
         """Note the inputs that the scheduler requests."""
         known: dict[int, dict[int, Dependency]] = {}

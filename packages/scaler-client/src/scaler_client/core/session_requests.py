@@ -1,4 +1,8 @@
-"""SessionRequests: what is asked about the client's named session, and the names of its futures. Pure, no IO."""
+"""SessionRequests: what is asked about the client's named session, and the names of its futures. Pure, no IO.
+
+A confirmation says that the scheduler has all calls. It is asked for when all calls were sent, and asked for again if
+others, such as those that the scheduler has requested meanwhile, were sent since.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,38 @@ from scaler_client.core.effects import SessionAnswered
 from scaler_client.core.events import SessionRequested, TaskLabelled
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.messages import Message
-from scaler_protocol.sessions import EndSession, LabelTask, ListTasks, TaskList
+from scaler_protocol.sessions import ConfirmTasks, EndSession, LabelTask, ListTasks, TaskList
 
 
 class SessionRequests:
     """Requests until the last piece of their answers; each number is used by one thread."""
 
     def __init__(self) -> None:
-        self._open: dict[int, tuple[ListTasks | EndSession, list[TaskList]]] = {}
+        self._open: dict[int, tuple[ListTasks | EndSession | ConfirmTasks, list[TaskList]]] = {}
         self._labels: dict[str, int] = {}
-        self.leaving: list[int] = []
-        """Numbers of LeaveRequested that wait until all calls are sent."""
+        self._unasked: dict[int, ConfirmTasks] = {}
+        """Requests for a confirmation that wait until all calls are sent."""
+        self._overtaken: set[int] = set()
+        """Requests for a confirmation that were sent before the last calls."""
 
-    def ask(self, event: SessionRequested) -> Message:
-        """Open a request; returns the message to send."""
-        self._open[event.message.request] = event.message, []
-        return event.message
+    def ask(self, event: SessionRequested) -> Message | None:
+        """Open a request; returns the message to send now, if any."""
+        message = event.message
+        if isinstance(message, ConfirmTasks):
+            self._unasked[message.request] = message
+            return None
+        self._open[message.request] = message, []
+        return message
+
+    def calls_sent(self) -> None:
+        """Calls were sent: what is confirmed does not count."""
+        self._overtaken.update(number for number, (message, _) in self._open.items() if _is_confirmation(message))
+
+    def confirmations(self) -> list[ConfirmTasks]:
+        """All calls were sent: the requests for a confirmation to send."""
+        unasked, self._unasked = self._unasked, {}
+        self._open.update((number, (message, [])) for number, message in unasked.items())
+        return list(unasked.values())
 
     def label(self, event: TaskLabelled) -> Message:
         """Name a task; returns the message to send."""
@@ -30,22 +50,40 @@ class SessionRequests:
 
     def again(self) -> list[Message]:
         """The messages to send over a new stream."""
-        for _, pieces in self._open.values():
+        self._overtaken.clear()
+        for number, (message, pieces) in list(self._open.items()):
             pieces.clear()
+            if isinstance(message, ConfirmTasks):
+                del self._open[number]
+                self._unasked[number] = message
         labels = [LabelTask(task, label) for label, task in self._labels.items()]
         return [*labels, *(message for message, _ in self._open.values())]
 
-    def answer(self, piece: TaskList) -> SessionAnswered | None:
-        """Add a piece; the answer if it was the last one."""
+    def answer(self, piece: TaskList, *, all_sent: bool) -> SessionAnswered | None:
+        """Add a piece; the answer if it was the last one. `all_sent`: no call waits to be sent."""
         if (found := self._open.get(piece.request)) is None:
             return None
         found[1].append(piece)
         if piece.left:
             return None
-        del self._open[piece.request]
-        return SessionAnswered(piece.request, ScalerError(piece.error) if piece.error else found[1])
+        message, pieces = self._open.pop(piece.request)
+        if isinstance(message, ConfirmTasks) and not piece.error and not self._counts(message, all_sent=all_sent):
+            self._unasked[message.request] = message
+            return None
+        return SessionAnswered(piece.request, ScalerError(piece.error) if piece.error else pieces)
+
+    def _counts(self, message: ConfirmTasks, *, all_sent: bool) -> bool:
+        was_overtaken = message.request in self._overtaken
+        self._overtaken.discard(message.request)
+        return all_sent and not was_overtaken
 
     def fail(self, error: ScalerError) -> list[SessionAnswered]:
         """Close all requests with an error."""
-        requests, self._open = self._open, {}
-        return [SessionAnswered(number, error) for number in requests]
+        numbers = [*self._open, *self._unasked]
+        self._open, self._unasked = {}, {}
+        self._overtaken.clear()
+        return [SessionAnswered(number, error) for number in numbers]
+
+
+def _is_confirmation(message: ListTasks | EndSession | ConfirmTasks) -> bool:
+    return isinstance(message, ConfirmTasks)

@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import itertools
 import logging
-import math
 import os
 import sys
 import threading
@@ -37,7 +36,6 @@ from scaler_client.core.events import (
     ClientClosed,
     ClientRequest,
     InputDumped,
-    LeaveRequested,
     MessageRejected,
     ObjectsRestored,
     RestoreFailed,
@@ -172,32 +170,23 @@ class IoThread:
 
     def clear(self) -> None:
         """Cancel all tasks; returns when all futures have ended."""
-        self._request(ClearRequested, math.inf)
+        number, cleared = next(self._clear_numbers), ThreadEvent()
+        self._clearing[number] = cleared
+        self.tell(ClearRequested(number))
+        self.mailbox.wake()
+        while not cleared.wait(IDLE_SECONDS) and self._thread.is_alive():
+            pass
 
     def leave(self, seconds: float) -> None:
         """Close a client whose session goes on; waits at most `seconds` until the scheduler has all calls."""
         if not self.mailbox.closed and threading.current_thread() is not self._thread:
-            until = time.monotonic() + seconds
-            is_sent = self._request(LeaveRequested, seconds)
             try:
-                left = max(0.1, until - time.monotonic())
-                is_sent = is_sent and self.worker_lists.ask(0, left) is not None  # it follows the calls
+                has_all = self.session_queries.confirm(seconds)
             except ScalerError:
-                is_sent = False
-            if not is_sent:
+                has_all = False
+            if not has_all:
                 _log.warning("the scheduler at %s may lack the last calls of a session that was left", self.address)
         self.stop()
-
-    def _request(self, kind: Callable[[int], ClearRequested | LeaveRequested], seconds: float) -> bool:
-        """Tell the core something that it answers with Cleared; returns whether it has, within `seconds`."""
-        number, cleared = next(self._clear_numbers), ThreadEvent()
-        self._clearing[number] = cleared
-        self.tell(kind(number))
-        self.mailbox.wake()
-        until = time.monotonic() + seconds
-        while not cleared.wait(IDLE_SECONDS) and self._thread.is_alive() and time.monotonic() < until:
-            pass
-        return cleared.is_set()
 
     def call_soon(self, work: Callable[[], object]) -> None:
         """Run this in the callback thread."""

@@ -11,7 +11,7 @@ from scaler_client.runtime.answers import AnswerWaiter
 from scaler_client.runtime.blocking import BlockingSection, MailboxEntry
 from scaler_client.runtime.mailbox import Mailbox
 from scaler_protocol.errors import ClientQuitError
-from scaler_protocol.sessions import EndSession, ListTasks, TaskList
+from scaler_protocol.sessions import ConfirmTasks, EndSession, ListTasks, TaskList
 
 
 class SessionQueries:
@@ -24,19 +24,25 @@ class SessionQueries:
 
     def tasks(self) -> Sequence[TaskList]:
         """The tasks of the session, in pieces; raises ScalerError."""
-        return self._ask(ListTasks(next(self._numbers)))
+        return self._ask(ListTasks(next(self._numbers))) or ()
 
     def end_session(self) -> None:
         """End the session; raises ScalerError."""
         self._ask(EndSession(next(self._numbers)))
 
-    def _ask(self, message: ListTasks | EndSession) -> Sequence[TaskList]:
+    def confirm(self, seconds: float) -> bool:
+        """Whether the scheduler has all calls, or has them within `seconds`; raises ScalerError."""
+        return self._ask(ConfirmTasks(next(self._numbers)), seconds) is not None
+
+    def _ask(
+        self, message: ListTasks | EndSession | ConfirmTasks, seconds: float | None = None
+    ) -> Sequence[TaskList] | None:
         waiting = self._waiting[message.request] = AnswerWaiter[Sequence[TaskList]]()
         try:
             with self._blocking:
                 self._mailbox.put(SessionRequested(message))
                 self._mailbox.flush()
-                return waiting.wait(None) or ()
+                return waiting.wait(seconds)
         finally:
             del self._waiting[message.request]
 

@@ -37,7 +37,7 @@ from scaler_protocol.monitoring import MonitorStatus, TaskEvents
 from scaler_protocol.operations import Drain, Dump, Resized
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.plurals import counted
-from scaler_protocol.sessions import EndSession, LabelTask, ListTasks
+from scaler_protocol.sessions import ConfirmTasks, EndSession, LabelTask, ListTasks
 from scaler_protocol.storage import DeleteObjects
 from scaler_scheduler.core.checks import check_done, check_functions, check_inputs, check_submit
 from scaler_scheduler.core.completion import Completion
@@ -74,6 +74,7 @@ PERMITTED: Final[Permissions] = {
             ListTasks,
             LabelTask,
             EndSession,
+            ConfirmTasks,
             messages.Shutdown,
         }
     ),
@@ -124,7 +125,9 @@ class SchedulerCore:
         self._definitions = Definitions(self.state, self._completion, self._dispatch)
         self._operators = Operators(self.state, self._completion)
         self._managers = Managers(self.state, config.scaling)
-        self._named_sessions = NamedSessions(self.state, self._completion, self._session_over, is_connected)
+        self._named_sessions = NamedSessions(
+            self.state, self._completion, self._session_over, is_connected, self._recovery.is_resuming
+        )
         self._worker_queries = WorkerQueries(self.state)
         self._task_credits = TaskCredits(self.state)
         self.restoration = Restoration(self.state, self._intake, self._definitions, self._completion, self._recovery)
@@ -161,6 +164,7 @@ class SchedulerCore:
             ListTasks: self._list_tasks,
             LabelTask: self._label_task,
             EndSession: self._end_session,
+            ConfirmTasks: lambda peer, event, now: self._named_sessions.confirm(self._clients.get(peer), event),
             messages.Shutdown: self._shutdown,
         }
 

@@ -19,15 +19,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from scaler_protocol.errors import ObjectNotFoundError, ProtocolError, ResultDroppedError, describe
+from scaler_protocol.errors import ObjectNotFoundError, ProtocolError, describe
 from scaler_protocol.handshake import SESSION_CREDIT, Hello, Refused, Welcome
-from scaler_protocol.ids import count_of, session_of
+from scaler_protocol.ids import session_of
 from scaler_protocol.messages import Status
 from scaler_protocol.plurals import counted
 from scaler_protocol.profiles import NO_PROFILE
-from scaler_protocol.sessions import EndSession, KeepSession, LabelTask, ListTasks, TaskList
+from scaler_protocol.sessions import ConfirmTasks, EndSession, KeepSession, LabelTask, ListTasks, TaskList
 from scaler_scheduler.core.completion import Completion
-from scaler_scheduler.core.records import DONE, HELD, NamedSession, SessionRecord, TaskRecord
+from scaler_scheduler.core.records import DONE, HELD, NamedSession, Outcome, SessionRecord, TaskRecord
 from scaler_scheduler.core.state import SchedulerState, SendToStorage
 from scaler_scheduler.core.task_lists import task_lists
 from scaler_scheduler.requirements import runtime_of
@@ -36,7 +36,10 @@ LEAST_CREDIT: Final = SESSION_CREDIT // 16
 
 
 class NamedSessions:
-    """The named sessions; `end` cancels the tasks of one and forgets it, `is_connected` tells whether a client is."""
+    """The named sessions; `end` cancels the tasks of one and forgets it, `is_connected` tells whether a client is.
+
+    `is_resuming` tells whether it is not known yet which tasks of a session are missing.
+    """
 
     def __init__(
         self,
@@ -44,11 +47,15 @@ class NamedSessions:
         completion: Completion,
         end: Callable[[SessionRecord, float], None],
         is_connected: Callable[[bytes], bool],
+        is_resuming: Callable[[SessionRecord], bool],
     ) -> None:
         self._state = state
         self._completion = completion
         self._end = end
         self._is_connected = is_connected
+        self._is_resuming = is_resuming
+        self._to_confirm: dict[SessionRecord, list[int]] = {}
+        """Requests of clients that wait for a confirmation."""
         self._by_name: dict[str, SessionRecord] = {}
         self._detached: dict[SessionRecord, None] = {}
 
@@ -118,6 +125,7 @@ class NamedSessions:
             return
         session.peer, session.watched, session.attached, named.detached_at = b"", False, False, now
         self._detached[session] = None
+        self._to_confirm.pop(session, None)
         for task in named.tasks.values():
             task.claimed = False
         ended = [task for task, record in session.tasks.items() if record.state == DONE and record.id in named.tasks]
@@ -136,6 +144,8 @@ class NamedSessions:
                 missing = ObjectNotFoundError(f"the client left before it sent the result of task {need:x}")
                 status, payload, stored = self._outcome(session, need) or (Status.FAILED, describe(missing), False)
                 self._completion.supply(record, need, status, payload, now, stored=stored)
+            elif record not in (dependents := source.more().dependents):  # its task came after the question
+                dependents.append(record)
 
     @staticmethod
     def _outcome(session: SessionRecord, task: int) -> tuple[int, bytes, bool] | None:
@@ -145,9 +155,10 @@ class NamedSessions:
     # --- tasks ------------------------------------------------------------------------------------------------------
 
     def claim(self, session: SessionRecord, wanted: Sequence[int], now: float) -> list[int]:
-        """The client has futures of these tasks; returns those that were never received.
+        """The client has futures of these tasks, or asks for these nodes of graphs; returns those to be sent again.
 
-        The outcomes of ended ones are sent; of those that are kept no more, that they are lost.
+        The outcomes of ended ones are sent. Of a task that is not known nobody can tell whether it was never received
+        or is kept no more: its client submits it again, if it can.
         """
         named, unknown = session.named, list[int]()
         if named is None:
@@ -158,20 +169,11 @@ class NamedSessions:
                 task.claimed = True
                 if task.ended is not None:
                     self._completion.tell(session, number, task.ended)
-            elif self._is_open(session, named, number):
+            elif (kept := _kept_for_consumers(session, number)) is not None:
+                self._completion.tell(session, number, (kept, NO_PROFILE, ""))
+            elif not _was_received(session, number):
                 unknown.append(number)
-            else:
-                lost = ResultDroppedError(f"nothing is kept of task {number:x} any more: see --result-retention")
-                self._completion.tell(session, number, ((Status.FAILED, describe(lost), False), NO_PROFILE, ""))
         return unknown
-
-    @staticmethod
-    def _is_open(session: SessionRecord, named: NamedSession, number: int) -> bool:
-        """Whether a task that is not listed may still end: it was never received, or is an intermediate node."""
-        if session_of(number) != session.number or not named.is_used(count_of(number)):
-            return True
-        record = session.tasks.get(number)
-        return record is not None and record.state != DONE
 
     def received(self, session: SessionRecord, tasks: Iterable[int], now: float) -> None:
         """The client has the outcomes of these tasks; they are kept for the retention from now on."""
@@ -191,6 +193,12 @@ class NamedSessions:
             raise ProtocolError("only a client with a named session names its tasks")
         session.named.label(event.task, event.label)
         self._record(session)
+
+    def confirm(self, session: SessionRecord | None, event: ConfirmTasks) -> None:
+        """Answer as soon as nothing is lacking that an agent or the client was, or is to be, asked for."""
+        if session is None or session.named is None:
+            raise ProtocolError("only a client with a named session asks for a confirmation")
+        self._to_confirm.setdefault(session, []).append(event.request)
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -238,6 +246,7 @@ class NamedSessions:
         self._end(session, now)
         del self._by_name[named.name]
         self._detached.pop(session, None)
+        self._to_confirm.pop(session, None)
         session.named = None
         self._state.out.append(SendToStorage(KeepSession(session.number, named.key, keep=False)))
         self._state.log(f"session {named.name} has ended")
@@ -265,9 +274,14 @@ class NamedSessions:
     # --- time -------------------------------------------------------------------------------------------------------
 
     def settle(self, now: float) -> None:
-        """Drop old outcomes, and detached sessions in which nothing is left."""
-        if (lost := self._state.results.settle(now)) and self._state.recorder is not None:
-            for task in lost:
+        """Confirm what is complete; drop old outcomes, and detached sessions in which nothing is left."""
+        for session in [session for session in self._to_confirm if not self._is_resuming(session)]:
+            for request in self._to_confirm.pop(session):
+                self._state.send(session.peer, TaskList(request))
+        for task in self._state.results.settle(now):
+            if task.id in task.session.tasks:
+                self._completion.released(task.session, [task.id], now)
+            if self._state.recorder is not None:
                 self._state.recorder.cancelled(task.session, [task.id])
         for session in [session for session in self._detached if not session.tasks and not session.named.tasks]:  # type: ignore[union-attr]
             self.forget(session, now)
@@ -288,3 +302,14 @@ class NamedSessions:
                 if task.state != DONE and (task.extra is None or not task.extra.intermediate):
                     assert listed is not None and listed.outcome is None, f"{task.id:x}"
                     assert session.peer or not listed.claimed
+
+
+def _kept_for_consumers(session: SessionRecord, number: int) -> Outcome | None:
+    """The outcome of a requested node that is listed no more, and that other nodes still need."""
+    extra = record.extra if (record := session.tasks.get(number)) is not None else None
+    return extra.outcome if extra is not None and not extra.intermediate else None
+
+
+def _was_received(session: SessionRecord, number: int) -> bool:
+    """Whether a task that is not listed is known, or is a node of an unfinished graph, of which nothing is kept."""
+    return number in session.tasks or any(graph.has_received(number) for graph in session.graphs.values())

@@ -189,10 +189,6 @@ class NamedSession:
         if len(singles) < len(counts):
             self.ids_to = min(self.ids_to, min(count for count in counts if count >= 2**31) - 1)
 
-    def is_used(self, count: int) -> bool:
-        """Whether a task with this count was received once."""
-        return count < self.ids_from or count > self.ids_to
-
 
 @dataclass(slots=True, eq=False)
 class NodeCounts:
@@ -231,6 +227,10 @@ class GraphRecord:
     def arriving(self) -> bool:
         """Whether nodes of it are not submitted yet."""
         return self._submitted < self.size
+
+    def has_received(self, task: int) -> bool:
+        """Whether this is one of its nodes, and was submitted: nodes are submitted in the order of their ids."""
+        return self.first <= task < self.first + self._submitted
 
     @property
     def _submitted(self) -> int:

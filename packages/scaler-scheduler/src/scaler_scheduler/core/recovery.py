@@ -107,6 +107,10 @@ class Recovery:
         if self._until is None:
             self._until = now  # no other peer was connected to an earlier incarnation
 
+    def is_resuming(self, session: SessionRecord) -> bool:
+        """Whether tasks of a session may still be missing: the window is open, or an agent is to send an outcome."""
+        return session.resuming or any(session_of(task) == session.number for task in self._asked)
+
     def cancelled(self, tasks: Iterable[int]) -> None:
         """The client does not want these tasks any more."""
         for task in tasks:
