@@ -14,6 +14,7 @@ from scaler_protocol.errors import WorkerDiedError, describe
 from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Group, Status, Submit
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.sessions import EndSession, LabelTask
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.records import DONE
 from scaler_scheduler.journal.ledger import Ledger
@@ -319,3 +320,31 @@ def submit(task: int, *needs: int, body: bool = False) -> Submit:
     """A Submit of one task."""
     function: dict[str, Any] = {"functions": [FUNCTION], "names": ["f"], "bodies": Payloads([b"body"])} if body else {}
     return Submit([Group(FUNCTION)], [task], Payloads([b"call"]), dependents=[0] * len(needs), needs=needs, **function)
+
+
+@pytest.mark.parametrize("how", ["own", "other", "empty", "attached"])
+def test_a_named_session_that_was_ended_stays_ended(lives: Lives, how: str) -> None:
+    named: dict[str, Any] = {"session_name": "nightly", "session_key": b"k" * 32}
+    driver = lives.driver
+    client, agent = driver.client(**named), driver.agent()
+    tasks = driver.submit(client, 2)
+    driver.done(agent, driver.runs(agent))
+    lives.commit()
+    driver.feed(client, LabelTask(tasks[0], "first"))
+    if how == "empty":
+        driver.done(agent, driver.runs(agent))
+        driver.feed(client, messages.Cancel(tasks))
+        driver.feed(client, PeerLost("gone"))
+        driver.later(1.0)
+    elif how == "other":
+        driver.feed(client, PeerLost("gone"))
+        driver.feed(driver.client(b"other"), EndSession(1, "nightly", b"k" * 32))
+    else:
+        driver.feed(client, EndSession(1))
+        if how == "own":
+            driver.feed(client, PeerLost("gone"))
+    lives.tidy()
+    driver = lives.restart()
+    assert client[0] not in driver.core.state.sessions
+    lives.tidy()
+    assert not lives.task_rows()

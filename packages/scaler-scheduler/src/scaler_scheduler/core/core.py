@@ -467,6 +467,7 @@ class SchedulerCore:
                 self.state.budgets.take(submitter.session, event, now)
         except ProtocolError as error:
             self._intake.refuse(peer, event, error)
+            self.state.forget_nested(map(session_of, event.tasks[:1]))
             raise
         self._definitions.take(event, now)
         if submitter is not None:

@@ -120,6 +120,8 @@ class Intake:
         _count([*new, *met] if met else new, grouped=bool(event.task_groups))
         if graph is not None:
             graph.enter(new)
+            if _has_last_node(event):
+                self._state.graph_arrived(session, graph)
         if parent is not None:
             parent.more().children.extend([record.id for record in chain(new, met)])
         if not plain:
@@ -172,10 +174,15 @@ class Intake:
         return Submitter(peer, self._state.nested(number, agent), parent)
 
     def refuse(self, peer: bytes, event: Submit, error: ScalerError) -> None:
-        """Answer a refused Submit: its tasks have failed. Changes no table.
+        """Answer a refused Submit: its tasks have failed. Of its graph no more nodes are expected than will come.
 
         Known tasks are left out, since they end on their own.
         """
+        session = self._state.sessions.get(session_of(event.graph))
+        if session is not None and session.peer == peer and _has_last_node(event):
+            graph = session.graphs.get(event.graph)
+            if graph is not None and graph.counts:
+                self._state.graph_arrived(session, graph)
         refused = [task for task in event.tasks if self._is_refusable(peer, task)]
         if refused:
             count = len(refused)
@@ -219,6 +226,11 @@ class Intake:
                 _, oldest = session.groups.popitem(last=False)
                 self._state.waiting.release_group(oldest.lane)
         return record
+
+
+def _has_last_node(event: Submit) -> bool:
+    """Whether these tasks are the last ones of their graph: its nodes are submitted in order."""
+    return bool(event.graph) and event.graph + event.graph_size - 1 in event.tasks
 
 
 def _merge(session: SessionRecord, records: list[TaskRecord], plain: bool) -> tuple[list[TaskRecord], list[TaskRecord]]:

@@ -237,7 +237,7 @@ class GraphRecord:
         return sum(each.submitted for each in self.counts.values())
 
     def has_arrived(self) -> None:
-        """No more nodes will be submitted; those that a journal has forgotten are not counted."""
+        """No more nodes will be submitted; those that were refused, or that a journal has forgotten, do not count."""
         self.size = self._submitted
 
     def enter(self, tasks: Sequence[TaskRecord]) -> None:

@@ -223,9 +223,18 @@ class SchedulerState:
         self.event_log.ended[status] += 1
         graph = task.extra.graph if task.extra is not None else None
         if graph is not None and graph.end(task, status):
-            graph.ended = self.event_log.now
-            self.graphs_ended += 1
-            self.ended_graphs.append(task.group.session.graphs.pop(graph.first))
+            self._end_graph(task.group.session, graph)
+
+    def graph_arrived(self, session: SessionRecord, graph: GraphRecord) -> None:
+        """No more nodes will be submitted, since the last one was, or was refused: the graph may have ended."""
+        graph.has_arrived()
+        if not graph.open:
+            self._end_graph(session, graph)
+
+    def _end_graph(self, session: SessionRecord, graph: GraphRecord) -> None:
+        graph.ended = self.event_log.now
+        self.graphs_ended += 1
+        self.ended_graphs.append(session.graphs.pop(graph.first))
 
     def nested(self, number: int, agent: AgentRecord) -> SessionRecord:
         """The nested session of this number, made if new; raises ProtocolError if it is another peer's."""
