@@ -15,6 +15,7 @@ from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Cancel, Status, Withdraw
 from scaler_protocol.operations import Drain, Resized
 from scaler_protocol.payloads import Payloads
+from scaler_scheduler.core.state import DRAINED_LIMIT
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
@@ -93,3 +94,25 @@ def test_what_monitors_are_told_can_be_written_whatever_clients_say(operated: Sc
     event_log.add_error(1, Status.FAILED, failed, stored=False)
     told = event_log.take(0.0)
     assert told is not None and list(told.texts) == ["a \\udc80"] and encode(told)
+
+
+def test_an_agent_that_comes_back_is_told_to_drain_again(operated: SchedulerDriver) -> None:
+    agent = operated.agent()
+    operated.feed(OPERATOR, Drain(operated.core.state.agents[agent].number, 0))
+    assert operated.take(agent, Drain)
+    operated.feed(agent, PeerLost("its connection is gone"))
+    operated.agent(peer_incarnation=7)  # the order was lost with the connection
+    assert operated.take(agent, Drain) == [Drain(operated.core.state.agents[agent].number, 0)]
+    operated.feed(agent, messages.Reconcile())
+    operated.submit(operated.client())
+    assert not operated.runs(agent)
+    operated.feed(agent, PeerLost("drained", farewell=True))
+    assert not operated.core.state.drained
+
+
+def test_so_many_drain_orders_are_remembered(operated: SchedulerDriver) -> None:
+    for number in range(DRAINED_LIMIT + 2):
+        agent = operated.agent(str(number).encode())
+        operated.feed(OPERATOR, Drain(operated.core.state.agents[agent].number, 0))
+        operated.feed(agent, PeerLost("killed"))
+    assert len(operated.core.state.drained) == DRAINED_LIMIT

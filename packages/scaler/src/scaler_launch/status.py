@@ -154,7 +154,7 @@ def summary(status: MonitorStatus) -> dict[str, Any]:
 
 
 def _workers_by_host(status: MonitorStatus) -> list[dict[str, Any]]:
-    """The workers and units of each host, worker manager and set of capabilities."""
+    """The workers, draining agents and units of each host, worker manager and set of capabilities."""
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
     for host, manager, capabilities, size, unit, is_draining in zip(
         status.agent_hosts, status.agent_managers, status.agent_capabilities, status.agent_workers,
@@ -163,7 +163,7 @@ def _workers_by_host(status: MonitorStatus) -> list[dict[str, Any]]:
         names = {"host": host, "manager": manager, "capabilities": capabilities}
         row = rows.setdefault((host, manager, capabilities), {**names, "workers": 0, "draining": 0, "units": []})
         row["workers"] += size
-        row["draining"] += size if is_draining else 0
+        row["draining"] += is_draining
         if unit:
             row["units"].append(unit)
     return [rows[key] for key in sorted(rows)]
@@ -180,7 +180,8 @@ def as_text(shown: dict[str, Any]) -> str:
     lines.append(f"workers   {sum(row['workers'] for row in shown['workers'])}")
     for row in shown["workers"]:
         manager = row["manager"] or "started by hand"
-        draining = f", {row['draining']} draining" if row["draining"] else ""
+        drain = "drains" if row["draining"] == 1 else "drain"
+        draining = f", {counted(row['draining'], 'agent')} {drain}" if row["draining"] else ""
         lines.append(f"  {row['workers']:>5} on {row['host']} ({manager}{draining}) {row['capabilities']}".rstrip())
     for row in shown["managers"]:
         maximum = "no limit" if row["maximum"] < 0 else f"at most {row['maximum']}"

@@ -346,6 +346,8 @@ class SchedulerCore:
         if self.state.recorder is not None:
             self.state.recorder.agent_joined(agent)
         self.state.log(f"agent {agent.name or agent.host} ({counted(agent.workers, 'worker')}) connected")
+        if peer in self.state.drained:
+            self._managers.drain(agent, "it was told before")
 
     def _client_joined(self, peer: bytes, hello: Hello, now: float) -> None:
         if hello.session_name:
@@ -367,6 +369,8 @@ class SchedulerCore:
 
     def _lost(self, peer: bytes, event: PeerLost, now: float) -> None:
         if peer in self.state.agents:
+            if event.farewell:
+                self.state.drained.pop(peer, None)
             self._agent_lost(peer, event.reason, now, charged=not event.farewell)
         elif session := self._clients.pop(peer, None):
             if session.named is not None:

@@ -20,7 +20,6 @@ from scaler_protocol.capacity import DesiredWorkers, ManagerStatus, UnitState
 from scaler_protocol.errors import CapabilityError, ProtocolError
 from scaler_protocol.handshake import Hello
 from scaler_protocol.limits import MANAGED, shortened
-from scaler_protocol.operations import Drain
 from scaler_protocol.plurals import counted
 from scaler_scheduler.core.records import AgentRecord, ManagerRecord
 from scaler_scheduler.core.state import SchedulerState
@@ -229,7 +228,7 @@ class Managers:
 
     def drain(self, agent: AgentRecord, reason: str) -> None:
         """Have an agent finish its runs, hand over what it keeps, and leave."""
-        self._state.send(agent.peer, Drain(agent.number, 0))
+        self._state.drain(agent)
         self._state.log(f"agent {agent.name or agent.host} is told to drain: {reason}")
         agent.workers = 0
         self.agent_changed(agent)

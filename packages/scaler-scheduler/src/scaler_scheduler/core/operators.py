@@ -52,7 +52,10 @@ class Operators:
             raise ProtocolError("only an operator may drain workers")
         for agent in self._state.agents.values():
             if agent.number == event.agent:
-                self._state.send(agent.peer, event)
+                if event.pid:
+                    self._state.send(agent.peer, event)
+                else:
+                    self._state.drain(agent)
                 self._state.log(f"{self._names[peer]} drains {_subject(event)} {agent.name or agent.host}")
                 return
         self._state.log(f"{self._names[peer]} wants to drain {_subject(event)} an agent that is gone")

@@ -13,6 +13,7 @@ from scaler_protocol.ids import SPARE_INCARNATIONS, first_run, session_of
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import DELETED_TOGETHER
 from scaler_protocol.messages import Message, NeedTasks, Release, Status, Withdraw
+from scaler_protocol.operations import Drain
 from scaler_protocol.sessions import KeepSession
 from scaler_protocol.storage import DeleteObjects
 from scaler_scheduler.core.call_budgets import CallBudgets
@@ -42,6 +43,8 @@ from scaler_scheduler.requirements import WorkerClass
 if TYPE_CHECKING:
     from scaler_scheduler.core.recorder import Recorder
 
+DRAINED_LIMIT = 1024
+"""Agents of which it is remembered that they are to drain."""
 ENDED_GRAPHS_LIMIT = 100
 """Ended graphs kept for monitors."""
 
@@ -83,6 +86,8 @@ class SchedulerState:
         """Whether the tables are being rebuilt from a journal: no task is queued until all of it is known."""
         self.assigned_before: dict[int, tuple[bytes, int]] = {}
         """Tasks that are HELD since, by the journal, an agent has them: its identity and the run."""
+        self.drained: dict[bytes, None] = {}
+        """Identities of agents that were told to drain and have not said Goodbye; the oldest beyond are forgotten."""
         self.withdrawn: dict[AgentRecord, list[int]] = {}
         """Runs that agents are told to stop with the next Withdraw."""
         self.ended_intermediates: dict[SessionRecord, list[int]] = {}
@@ -165,6 +170,13 @@ class SchedulerState:
             (self.exclusive if extra.exclusive else self.suspects).add(task)
         if self.event_log.listening:
             self.event_log.entered(HELD, (task,))
+
+    def drain(self, agent: AgentRecord) -> None:
+        """Have an agent finish its runs, hand over what it keeps, and leave; it is told again if it comes back."""
+        self.drained[agent.peer] = None
+        if len(self.drained) > DRAINED_LIMIT:
+            del self.drained[next(iter(self.drained))]
+        self.send(agent.peer, Drain(agent.number, 0))
 
     def withdraw(self, task: TaskRecord) -> None:
         """The task's run is not wanted any more: its agent is told so before it is given other work."""
