@@ -47,3 +47,23 @@ def test_sessions_are_kept_again_at_another_server() -> None:
             service.close()
 
     asyncio.run(run())
+
+
+def test_what_ends_without_a_link_ends_later_unless_it_has_begun_again() -> None:
+    async def run() -> None:
+        service = FakeService(Address.parse("tcp://127.0.0.1:0"), lambda hello: Welcome(1))
+        sessions = StoredSessions(service.address, None)
+        try:
+            for message in (FIRST, SECOND, end(FIRST), end(SECOND), SECOND):
+                sessions.send(SendToStorage(message))  # the server has not answered yet
+            assert await heard(service, 2) == [end(FIRST), SECOND]
+        finally:
+            sessions.close()
+            service.close()
+
+    asyncio.run(run())
+
+
+def end(message: KeepSession) -> KeepSession:
+    """That the session of this message ends."""
+    return KeepSession(message.session, message.key, keep=False)

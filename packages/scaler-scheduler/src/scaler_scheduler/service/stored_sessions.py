@@ -28,6 +28,8 @@ class StoredSessions:
         self._address, self._credentials = address, credentials
         self._loop = asyncio.get_running_loop()
         self._kept: dict[int, KeepSession] = {}
+        self._ended: dict[int, KeepSession] = {}
+        """Sessions that ended while there was no link; those that have begun again since are not among them."""
         self._link: OperatorLink | None = None
         self._joins = 0
         self._problem = ""
@@ -38,8 +40,11 @@ class StoredSessions:
         message = effect.message
         if isinstance(message, KeepSession):
             self._kept.pop(message.session, None)
+            self._ended.pop(message.session, None)
             if message.keep:
                 self._kept[message.session] = message
+            elif self._link is None or not self._link.is_up:
+                self._ended[message.session] = message
         if self._link is None:
             name = "scheduler (named sessions)"
             self._link = OperatorLink(self._address, name, ServiceKind.STORAGE, credentials=self._credentials)
@@ -55,8 +60,9 @@ class StoredSessions:
         self._link.turn()
         if self._link.joins != self._joins:  # a new stream: the server knows nothing of earlier messages
             self._joins = self._link.joins
-            for message in self._kept.values():
+            for message in (*self._ended.values(), *self._kept.values()):
                 self._link.send(message)
+            self._ended.clear()
             self._link.turn()
         if self._link.problem and self._link.problem != self._problem:
             LOGGER.warning("Scheduler: results of named sessions may get lost in storage: %s", self._link.problem)
