@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scaler_io.security.keyring import ANYONE, KeyRole, Principal
+from scaler_io.service import session_tokens
 from scaler_io.service.session_tokens import TokenDesk
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import is_nested, new_identity, new_session
@@ -60,6 +61,20 @@ def test_a_worker_owns_no_session_of_a_client_and_no_client_that_of_a_worker() -
     assert DESK.refusal(hello(Role.AGENT, SESSION, work), WORKER) is not None
     assert DESK.token(hello(Role.CLIENT, NESTED), ADA) == b""
     assert DESK.refusal(hello(Role.CLIENT, NESTED), ADA) is not None
+
+
+def test_what_tasks_submit_belongs_to_the_agent_that_names_it_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_tokens, "OWNERS_MOST", 3)
+    desk, other = TokenDesk(b"s" * 32), Principal(b"x" * 32, KeyRole.WORKER, "other")
+    first, second = desk.token(hello(Role.AGENT), WORKER), desk.token(hello(Role.AGENT), other)
+    assert desk.refusal(hello(Role.AGENT, NESTED, first), WORKER) is None
+    refused = desk.refusal(hello(Role.AGENT, NESTED, second), other)
+    assert refused is not None and refused.reasons == [f"session {NESTED} is that of tasks of another agent"]
+    assert desk.refusal(hello(Role.AGENT, NESTED, first), WORKER) is None, "its further connections"
+    assert desk.refusal(hello(Role.AGENT, 0, second), other) is None
+    for number in range(3):
+        assert desk.refusal(hello(Role.AGENT, NESTED + 1 + number, second), other) is None
+    assert desk.refusal(hello(Role.AGENT, NESTED, second), other) is None, "only the latest are remembered"
 
 
 def test_operators_and_services_need_no_token() -> None:

@@ -1,8 +1,8 @@
 """Session tokens: the scheduler vouches to object storage for a peer that it has welcomed. Pure, no IO.
 
-A token is a keyed hash over its purpose, the public key of its holder, a session and its end: it is worth nothing to
-the holder of another key, or for another session. Scheduler and object storage derive the same secret from the key of
-the role server, which both have.
+A token is a keyed hash over its purpose, the public key of its holder and a session: it is worth nothing to the holder
+of another key, or for another session. It has no end of its own, but is worth nothing once the key is revoked.
+Scheduler and object storage derive the same secret from the key of the role server, which both have.
 """
 
 from __future__ import annotations
@@ -13,12 +13,8 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Final
 
-TOKEN_LIFE_SECONDS: Final = 366 * 24 * 3600
-"""Longer than programs run: the holder gets a new token with each connection to the scheduler."""
-_END: Final = struct.Struct("<Q")
-_CLAIMS: Final = struct.Struct("<Q32sQQ")
-_HASH_BYTES: Final = 16
-TOKEN_BYTES: Final = _END.size + _HASH_BYTES
+_CLAIMS: Final = struct.Struct("<Q32sQ")
+TOKEN_BYTES: Final = 16
 
 
 class Purpose(Enum):
@@ -37,18 +33,11 @@ class SessionTokens:
         """`secret` is the secret key of the role server, 32 bytes."""
         self._key = blake2b(secret, digest_size=32, person=b"scaler tokens").digest()
 
-    def issue(self, purpose: Purpose, holder: bytes, session: int, now: float) -> bytes:
-        """A token for the holder of a public key (32 bytes), to be used from `now` on, a Unix time in seconds."""
-        end = int(now) + TOKEN_LIFE_SECONDS
-        return _END.pack(end) + self._hash(purpose, holder, session, end)
+    def issue(self, purpose: Purpose, holder: bytes, session: int) -> bytes:
+        """A token for the holder of a public key (32 bytes)."""
+        claims = _CLAIMS.pack(purpose.value, holder, session)
+        return blake2b(claims, digest_size=TOKEN_BYTES, key=self._key, person=b"scaler token").digest()
 
-    def is_valid(self, token: bytes, purpose: Purpose, holder: bytes, session: int, now: float) -> bool:
-        """Whether this scheduler has issued the token for exactly that, and it has not ended."""
-        if len(token) != TOKEN_BYTES:
-            return False
-        (end,) = _END.unpack_from(token)
-        return now < end and hmac.compare_digest(token[_END.size :], self._hash(purpose, holder, session, end))
-
-    def _hash(self, purpose: Purpose, holder: bytes, session: int, end: int) -> bytes:
-        claims = _CLAIMS.pack(purpose.value, holder, session, end)
-        return blake2b(claims, digest_size=_HASH_BYTES, key=self._key, person=b"scaler token").digest()
+    def is_valid(self, token: bytes, purpose: Purpose, holder: bytes, session: int) -> bool:
+        """Whether this scheduler has issued the token for exactly that."""
+        return hmac.compare_digest(token, self.issue(purpose, holder, session))
