@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -247,6 +248,32 @@ def test_sessions_share_the_time_of_workers(driver: SchedulerDriver) -> None:
             driver.done(agent, {task: run}, seconds=seconds[task])
             worked[seconds[task]] += seconds[task]
     assert 0.45 < worked[0.01] / sum(worked.values()) < 0.55, worked
+
+
+def test_the_wait_of_parents_for_their_children_is_no_time_of_workers(driver: SchedulerDriver) -> None:
+    """Otherwise their session is served less, its children wait longer, and it is served even less."""
+    families, plain = driver.client(b"a"), driver.client(b"b", session=2)
+    agent, ran = driver.agent(workers=1), Counter[str]()
+    waiting: dict[int, tuple[int, int]] = {}
+    """By child: its parent, and the parent's run."""
+    started = set(driver.submit(families, 300))
+    driver.submit(plain, 2000, session=2)
+    while sum(ran.values()) < 600:
+        for task, run in driver.runs(agent).items():
+            if task in started:
+                driver.feed(agent, messages.Blocked((run,), (True,)))
+                (child,) = driver.submit(agent, parent=run, session=200 + ran["parents"])
+                ran["parents"] += 1
+                waiting[child] = (task, run)
+            elif task in waiting:
+                driver.done(agent, {task: run}, seconds=0.01)
+                parent, its_run = waiting.pop(task)
+                driver.done(agent, {parent: its_run}, seconds=30.0)
+                ran["children"] += 1
+            else:
+                driver.done(agent, {task: run}, seconds=0.01)
+                ran["plain"] += 1
+    assert ran["children"] > ran["plain"] / 3, ran
 
 
 def test_old_tasks_of_a_low_priority_go_before_younger_ones_of_a_higher_one(driver: SchedulerDriver) -> None:

@@ -12,7 +12,7 @@ from scaler_protocol.messages import Done, Ended, NeedInputs, Status, Submit
 from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.plurals import counted
-from scaler_protocol.profiles import NO_PROFILE, profile_at
+from scaler_protocol.profiles import NO_PROFILE, Profile, profile_at
 from scaler_scheduler.core.dependencies import Dependencies
 from scaler_scheduler.core.records import (
     ASSIGNED,
@@ -125,7 +125,7 @@ class Completion:
         for position in range(0, len(records), step):
             record = records[position]
             if record is not None and report.statuses[position] <= Status.RAISED:
-                seconds = profile_at(report.profiles, position).duration_us / 1e6
+                seconds = _worker_seconds(record, profile_at(report.profiles, position))
                 record.group.function.measured(seconds)
                 # What was counted at its dispatch was an estimate. The sample stands for `step` runs.
                 record.group.lane.session.charge(step * (seconds - record.cost))
@@ -530,3 +530,12 @@ class Completion:
             self._state.ended_intermediates.clear()
             for agent in self._state.agents.values():
                 self._state.send_released(agent)
+
+
+def _worker_seconds(record: TaskRecord, profile: Profile) -> float:
+    """For how long a run has kept a worker from running other tasks.
+
+    A run with children did not while it waited for them, and how long that was is not known: its CPU time is counted.
+    """
+    has_children = record.extra is not None and bool(record.extra.children)
+    return (profile.cpu_us if has_children else profile.duration_us) / 1e6
