@@ -322,10 +322,11 @@ def _with_a_reclaimed_run(**group: Any) -> tuple[Host, int]:
         host.step(1)
     host.now += 1.0
     host.settle()  # worker 0 is overdue and worker 1 is idle
-    host.run(1)  # worker 1 has work before the runs of worker 0 are reclaimed
+    for _ in range(2):  # worker 1 has as much as it may before the runs of worker 0 are reclaimed
+        host.run(1)
     host.read_run(0)
-    reclaimed = host.workers[0].unread[0].entries[0][0]
     host.step(0)
+    reclaimed = host.workers[0].unread[0].entries[0][0]
     returned = host.workers[0].step()
     assert returned == DatagramReturned(reclaimed, 2)
     host.handle(0, returned)
@@ -386,6 +387,65 @@ def test_a_long_task_keeps_nothing_back() -> None:
     assert len(host.outcomes) == 2 + 59
     host.drain()
     assert host.outcomes == Counter(range(1, runs.stop))
+
+
+def _in_flight(host: Host, number: int) -> list[int]:
+    """The runs that a worker has, as the agent knows."""
+    return [entry[0] for entry in host.core.workers.by_number[number].entries()]
+
+
+def test_a_long_run_of_another_worker_does_not_prolong_the_patience() -> None:
+    host = Host(2)
+    host.ready_all()
+    host.run(2)
+    host.drain()
+    host.run(100)
+    for worker in host.workers.values():
+        worker.begin()
+    host.now += 0.004
+    host.handle(1, RunsEnded([host.workers[1].word], [Status.VALUE], [4_000], [NO_PROFILE], [b"result"], []))
+    host.workers[1].at += 1
+    host.now += 0.002  # 6 ms are too long for runs that were given as short ones
+    host.settle()
+    host.read_run(0)
+    assert _in_flight(host, 0) == [host.workers[0].word]
+
+
+def test_runs_behind_an_overdue_one_are_reclaimed_although_no_worker_is_idle() -> None:
+    host = Host(2)
+    host.ready_all()
+    host.run(2)
+    host.drain()
+    host.run(100)
+    for worker in host.workers.values():
+        worker.begin()
+    words = [worker.word for worker in host.workers.values()]
+    host.now += 0.02
+    host.settle()
+    for number in (0, 1):
+        host.read_run(number)
+    assert [_in_flight(host, number) for number in (0, 1)] == [[word] for word in words]
+    assert len(host.core.in_flight.waiting) == 98
+    host.run(1)
+    assert [_in_flight(host, number) for number in (0, 1)] == [[word] for word in words], "both may take long"
+    host.step(1)
+    assert len(_in_flight(host, 1)) > 1, "it has ended its run"
+    host.drain()
+    assert host.outcomes == Counter(range(1, host.next))
+
+
+def test_nothing_is_given_to_a_worker_behind_a_run_that_takes_long() -> None:
+    host = Host(1)
+    host.ready_all()
+    host.run(1)
+    host.drain()
+    [long] = host.run(1)
+    host.workers[0].begin()
+    host.now += 1.0
+    host.run(1)
+    assert _in_flight(host, 0) == [long]
+    host.drain()
+    assert host.outcomes == Counter(range(1, host.next))
 
 
 def test_a_timeout_stops_the_run_it_is_meant_for() -> None:

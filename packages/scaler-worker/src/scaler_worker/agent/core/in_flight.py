@@ -20,9 +20,9 @@ from scaler_worker.agent.core.kept_outcomes import KeptOutcomes
 from scaler_worker.agent.core.records import (
     GROUP,
     NO_RUN,
+    OVERDUE_SECONDS,
     RUN,
     TASK,
-    UNKNOWN,
     Datagram,
     Entry,
     FunctionKind,
@@ -39,8 +39,6 @@ BATCH_MICROSECONDS: Final = 8_000.0
 SWEEP_SECONDS: Final = 0.001
 LONGEST_SWEEP_SECONDS: Final = 0.008
 """Bounds of the interval between two sweeps of result pipes."""
-OVERDUE_SECONDS: Final = 0.005
-"""A run is overdue this long after ten times its estimate; then the runs behind it are reclaimed."""
 OUTLIERS: Final = 32
 """The slowest of each OUTLIERS runs does not count for the estimate of its function."""
 RETRY_SECONDS: Final = 0.05
@@ -75,7 +73,9 @@ class InFlight:
         for worker in list(workers.refillable.values()):
             if not waiting:
                 return
-            self._send_batch(worker, frames.COUNT_LIMIT, now)
+            head = worker.datagrams[0]
+            if now < head.since + head.patience:  # otherwise its run may take long
+                self._send_batch(worker, frames.COUNT_LIMIT, now)
 
     def steal(self, now: float) -> None:
         """Work stealing: nothing waits and a worker is idle, so recall datagrams that other workers have not read."""
@@ -323,9 +323,10 @@ class InFlight:
         """What the worker runs after a recall is known: kill the worker if that run is to be stopped."""
         entry, run = worker.next_entry(), worker.run_named(event.run)
         if entry is not None and entry[RUN] == run and worker.state != WorkerState.STOPPING:
+            head = worker.datagrams[0]
             if run == worker.kill_target:
                 self.kill(worker, run, worker.kill_reason, now)
-            elif run in worker.withdrawn and (_is_long(entry) or now >= worker.datagrams[0].since + _patience(entry)):
+            elif run in worker.withdrawn and (_is_long(entry) or now >= head.since + head.patience):
                 self.kill(worker, run, b"", now)
         worker.kill_target = worker.kill_target if worker.state == WorkerState.STOPPING else None
 
@@ -390,22 +391,13 @@ class InFlight:
                 self.stop_run(worker, entry[RUN], TaskTimeoutError(message, timeout_seconds=timeout))
                 head.since = now - timeout + RETRY_SECONDS
             elif now >= _overdue_at(head):
-                if self._workers.idle:  # otherwise no other worker could run them sooner
-                    self.reclaim(worker)
-                elif worker.withdrawn:
-                    self.effects.append(events.RecallTail(worker.number))
+                self.reclaim(worker)
                 head.checked = now
             self._watch(worker)
 
 
 def _overdue_at(head: Datagram) -> float:
-    return max(head.since, head.checked) + _patience(head.entries[head.at])
-
-
-def _patience(entry: Entry) -> float:
-    """Seconds that a run may take before it is overdue."""
-    estimate = entry[GROUP].kind.estimate
-    return OVERDUE_SECONDS + (0.0 if estimate == UNKNOWN else estimate / 1e5)
+    return max(head.since, head.checked) + head.patience
 
 
 def _is_long(entry: Entry) -> bool:

@@ -15,6 +15,8 @@ NO_RUN: Final = int.from_bytes(b"no run", "little")
 """In the run cell of a worker before its first run. Not 0, since a task may overwrite the cell with zeros."""
 UNKNOWN = math.inf
 """The estimate of a function that has not run yet."""
+OVERDUE_SECONDS: Final = 0.005
+"""A run is overdue this long after ten times its estimate; then the runs behind it are reclaimed."""
 SEPARATE = 4
 SEPARATE_MICROSECONDS = 1_000.0
 """Results of a datagram of at most SEPARATE short runs are read as soon as each is written."""
@@ -99,10 +101,15 @@ def run_ids(entries: Iterable[Entry]) -> list[int]:
 class Datagram:
     """Runs that were sent to a worker together; `at` is the position of the first that has not ended."""
 
-    __slots__ = ("at", "checked", "entries", "estimate", "revoked", "sequence", "since")
+    __slots__ = ("at", "checked", "entries", "estimate", "patience", "revoked", "sequence", "since")
 
     def __init__(self, sequence: int, entries: list[Entry], estimate: float) -> None:
         self.sequence, self.entries, self.estimate = sequence, entries, estimate
+        self.patience = OVERDUE_SECONDS + (0.0 if estimate == UNKNOWN else estimate / len(entries) / 1e5)
+        """Seconds that one of its runs may take before it is overdue.
+
+        Estimates of later runs do not count: one long run would justify all others that are behind it elsewhere.
+        """
         self.at = 0
         self.since = 0.0
         """When the run at `at` became the next one."""
