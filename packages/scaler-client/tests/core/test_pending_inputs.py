@@ -29,8 +29,12 @@ class Need:
         return (Status.VALUE, b"value") if self.done else None
 
 
+def no_failure(task: int) -> Outcome | None:
+    return None
+
+
 def test_nothing_is_read_for_a_task_that_is_not_wanted_any_more() -> None:
-    need, awaited = Need(1), PendingInputs()
+    need, awaited = Need(1), PendingInputs(no_failure)
     outstanding: dict[int, OutstandingCall] = {task: ResentCall(task, GROUP, 4, b"call", [need]) for task in (2, 3)}
     awaited.ask(NeedInputs([2, 3], [1, 1]), outstanding)
     assert awaited.answer(outstanding, 0.0) == (None, None) and awaited and awaited.due == POLL_SECONDS
@@ -39,6 +43,14 @@ def test_nothing_is_read_for_a_task_that_is_not_wanted_any_more() -> None:
     inputs, dumps = awaited.answer(outstanding, 1.0)
     assert inputs == Inputs((3,), (1,), (Status.VALUE,), Payloads([b"value"])) and dumps is None
     assert need.made == 1 and not awaited and awaited.due is None
+
+
+def test_the_failure_of_a_task_that_runs_again_after_its_consumers_is_sent_to_them() -> None:
+    need, awaited = Need(1), PendingInputs(lambda task: (Status.FAILED, b"lost"))
+    outstanding: dict[int, OutstandingCall] = {2: ResentCall(2, GROUP, 4, b"call", [need])}
+    awaited.ask(NeedInputs([2], [1]), outstanding)
+    inputs, _ = awaited.answer(outstanding, 0.0)
+    assert inputs == Inputs((2,), (1,), (Status.FAILED,), Payloads([b"lost"])) and not awaited
 
 
 def value() -> Outcome:
@@ -53,7 +65,7 @@ class DumpNeed(Need):
 
 
 def test_what_must_be_serialized_is_asked_for_once_and_sent_to_all_that_want_it() -> None:
-    need, awaited = DumpNeed(1), PendingInputs()
+    need, awaited = DumpNeed(1), PendingInputs(no_failure)
     outstanding: dict[int, OutstandingCall] = {task: ResentCall(task, GROUP, 4, b"call", [need]) for task in (2, 3)}
     awaited.ask(NeedInputs([2], [1]), outstanding)
     assert awaited.answer(outstanding, 0.0) == (None, DumpInputs({1: value})) and awaited.due is None
@@ -66,7 +78,7 @@ def test_what_must_be_serialized_is_asked_for_once_and_sent_to_all_that_want_it(
 
 
 def test_what_was_serialized_for_nobody_is_dropped() -> None:
-    need, awaited = DumpNeed(1), PendingInputs()
+    need, awaited = DumpNeed(1), PendingInputs(no_failure)
     outstanding: dict[int, OutstandingCall] = {2: ResentCall(2, GROUP, 4, b"call", [need])}
     awaited.ask(NeedInputs([2], [1]), outstanding)
     awaited.answer(outstanding, 0.0)

@@ -190,3 +190,38 @@ def test_an_agent_stops_what_is_not_wanted_before_it_begins_something_else(drive
     withdraw, run = said(driver, agent, messages.Withdraw, messages.Run)
     assert isinstance(withdraw, messages.Withdraw) and list(withdraw.runs) == [runs[unwanted]]
     assert isinstance(run, messages.Run) and list(run.tasks) == [unwanted + 1]
+
+
+# --- recalls ---------------------------------------------------------------------------------------------------------
+
+
+def _loaded_agents(driver: SchedulerDriver, count: int) -> dict[bytes, dict[int, int]]:
+    """Agents with one worker each, and their runs, which are expected to take few milliseconds; another one is idle."""
+    client, agents = driver.client(), [driver.agent(b"early%d" % number) for number in range(count)]
+    driver.submit(client, 180 * count)
+    for _ in range(7):  # the windows grow
+        for agent in agents:
+            driver.done(agent, driver.runs(agent), seconds=0.00002)
+    assert driver.core.state.waiting.count == 0
+    driver.agent(b"late", workers=2)
+    return {agent: driver.runs(agent) for agent in agents}
+
+
+def test_every_agent_without_progress_is_asked_for_runs_however_short_these_are_expected_to_be(
+    driver: SchedulerDriver,
+) -> None:
+    held = [agent for agent, runs in _loaded_agents(driver, 3).items() if len(runs) > 1]
+    assert len(held) > 1
+    driver.later(0.01)
+    assert not any(driver.take(agent, messages.Recall) for agent in held)
+    driver.later((driver.core.due() or driver.now) - driver.now)
+    assert all(driver.take(agent, messages.Recall) for agent in held)
+
+
+def test_an_agent_with_little_work_that_makes_progress_is_not_asked(driver: SchedulerDriver) -> None:
+    held = {agent: runs for agent, runs in _loaded_agents(driver, 3).items() if len(runs) > 1}
+    first, second = list(held)[:2]
+    driver.later(0.01)
+    driver.done(first, dict(list(held[first].items())[:1]), seconds=0.00002)
+    driver.later(0.01)
+    assert [len(driver.take(agent, messages.Recall)) for agent in (first, second)] == [0, 1]

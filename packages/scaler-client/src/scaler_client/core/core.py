@@ -64,6 +64,7 @@ from scaler_client.core.records import (
     Deliver,
     Discard,
     LocalFailure,
+    Outcome,
     OutstandingCall,
     is_call_known,
 )
@@ -118,7 +119,7 @@ class ClientCore:
         self._resubmissions, self._missed = Resubmissions(), list[GraphPiece]()
         self._unknown_objects = UnknownObjects()
         self._releases = Releases()
-        self._blocked_runs, self._pending_inputs = BlockedRuns(), PendingInputs()
+        self._blocked_runs, self._pending_inputs = BlockedRuns(), PendingInputs(self._deferred_failure)
         self.task_credit = 0
         """Tasks that may be unfinished; 0 for any number."""
         self._worker_requests = WorkerRequests()
@@ -429,6 +430,11 @@ class ClientCore:
 
     def _need_inputs(self, message: NeedInputs, now: float) -> None:
         self._pending_inputs.ask(message, self._outstanding)
+
+    def _deferred_failure(self, task: int) -> Outcome | None:
+        """The failure of a node that is rerun only after the nodes that need it have ended."""
+        payload = self._resubmissions.failure(task) if self._graphs.is_deferred(task) else None
+        return None if payload is None else (Status.FAILED, payload)
 
     def _output(self, message: Output, now: float) -> None:
         self._out.append(Print(list(zip(message.streams, message.texts, strict=True))))

@@ -272,6 +272,10 @@ class GraphTable:
                 self._deferred[graph] = None
         return others
 
+    def is_deferred(self, task: int) -> bool:
+        """Whether this requested node has failed and waits until all others of its graph have ended."""
+        return (graph := self._graphs.get(task)) is not None and task in graph.deferred
+
     def ready_to_rerun(self) -> list[int]:
         """The requested nodes to rerun now, because all unfinished nodes of their graphs are deferred."""
         tasks: list[int] = []

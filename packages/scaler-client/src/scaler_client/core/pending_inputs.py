@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from scaler_client.core.effects import DumpInputs
@@ -17,9 +17,13 @@ POLL_SECONDS: Final = 0.05
 
 
 class PendingInputs:
-    """Requested inputs that were not sent yet: pairs of consumer and dependency."""
+    """Requested inputs that were not sent yet: pairs of consumer and dependency.
 
-    def __init__(self) -> None:
+    `deferred_failure` returns the failure of a task that runs again only after its consumers have ended: they get it.
+    """
+
+    def __init__(self, deferred_failure: Callable[[int], Outcome | None]) -> None:
+        self._deferred_failure = deferred_failure
         self._waiting: list[tuple[int, Dependency]] = []
         self._dumping: dict[int, Outcome | None] = {}
         """By dependency: the outcomes that the shell serializes, None until it reports them."""
@@ -59,7 +63,7 @@ class PendingInputs:
         for task, need in self._waiting:
             if task not in outstanding:
                 continue
-            outcome = self._dumping.get(need.task_id) or need.outcome()
+            outcome = self._dumping.get(need.task_id) or need.outcome() or self._deferred_failure(need.task_id)
             if isinstance(outcome, tuple):
                 pairs.append((task, need.task_id))
                 outcomes.append(outcome)

@@ -55,6 +55,10 @@ class Resubmissions:
             self._counts.pop(task, None)
             self._failures.pop(task, None)
 
+    def failure(self, task: int) -> bytes | None:
+        """The failure of a task that will be submitted again."""
+        return self._failures.get(task)
+
     def take_failures(self, tasks: Sequence[int]) -> Mapping[int, bytes]:
         """Remove and return the failures of these tasks."""
         return {task: self._failures.pop(task) for task in tasks if task in self._failures}

@@ -62,6 +62,7 @@ class Completion:
             self._state.locality.add_location(report.results[position], agent.host)
         self._state.with_room[agent] = None
         agent.window = min(agent.window + len(records), agent.workers * agent.queue_size)
+        agent.progressed = True
         self._sample_durations(records, report)
         owner = plain_owner(records, report)
         if owner is not None and owner.named is None:

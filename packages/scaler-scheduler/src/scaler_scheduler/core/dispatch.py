@@ -5,8 +5,8 @@ to queue behind each running one; at most its queue size, and at most its window
 (slow start). Chains, suspects, exclusive and nested tasks may exceed the window. So a worker is not idle while a
 message travels, and little work queues behind a task that turns out to be slow. Tasks go to the least loaded agent of a
 worker class (`even_load`); the policy `capability` serves classes with few capabilities first, so that workers with
-rare capabilities stay free for tasks that need them. When no task waits and some agent has idle workers, the agent with
-the most queued work is asked to return part of it.
+rare capabilities stay free for tasks that need them. When no task waits and some agent has idle workers, agents with
+queued work are asked to return part of it: those whose workers are in long runs, and those with the most work.
 
 A turn first plans which agent gets which tasks, moves planned tasks to where their inputs are
 (`scaler_scheduler.core.locality`), and then starts the runs: run ids are made once, consecutive for each agent.
@@ -41,7 +41,7 @@ from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.requirements import Requirement, WorkerClass, describe_runtime, is_met_by_offer
 
 RECALL_SECONDS = 0.005
-"""Agents with less queued work than this per worker are not asked for any: moving it would cost more."""
+"""Agents with less work than this per worker are asked for none while they progress: moving it would cost more."""
 BEHIND_SECONDS = 0.05
 """Tasks up to this long may queue behind a running one, so that the worker never waits for its next task."""
 REBALANCE_SECONDS = 0.01
@@ -285,6 +285,7 @@ class Dispatch:
             runs[run] = task
             run += 1
         self._state.next_run = run
+        agent.progressed = True
         for part in _message_parts(tasks):
             self._send_run(agent, part)
 
@@ -344,7 +345,7 @@ class Dispatch:
         )
 
     def rebalance(self, now: float) -> None:
-        """If no task waits and workers are idle, ask the agent with the most queued work to return part of it."""
+        """If no task waits and workers are idle, ask agents with queued work to return part of it."""
         if now < self._rebalance_at:
             return
         self._unbalanced = False
@@ -354,20 +355,30 @@ class Dispatch:
         agents_with_idle = [
             agent for agent in self._state.agents.values() if agent.active < agent.workers and not is_reserved(agent)
         ]
-        if not agents_with_idle:
-            return
+        if agents_with_idle:
+            self._recall_for(agents_with_idle)
+
+    def _recall_for(self, agents_with_idle: Sequence[AgentRecord]) -> None:
+        """Recall as many runs as these agents have idle workers, or as occupy these for the horizon.
+
+        Agents without progress since the last comparison come first: their workers are in runs that take long, whatever
+        was expected of the queued ones. Then the most loaded ones follow.
+        """
         idle = sum(agent.workers - agent.active for agent in agents_with_idle)
+        seconds = idle * self._state.config.horizon_seconds
         worker_classes = {agent.worker_class for agent in agents_with_idle}
-        sized = [agent for agent in self._state.agents.values() if agent.workers]
-        for agent in sorted(sized, key=lambda agent: -agent.load / agent.workers):
-            queued = agent.active - agent.workers
-            if queued <= 0 or agent.load / agent.workers < RECALL_SECONDS:
+        loaded = [agent for agent in self._state.agents.values() if 0 < agent.workers < agent.active]
+        self._unbalanced = bool(loaded)
+        for agent in sorted(loaded, key=lambda agent: (agent.progressed, -agent.load / agent.workers)):
+            has_progressed, agent.progressed = agent.progressed, False
+            if agent.recalling or (has_progressed and agent.load / agent.workers < RECALL_SECONDS):
                 continue
-            self._unbalanced = True
-            if not agent.recalling and self._movable(agent, worker_classes):
+            if max(idle, seconds) > 0 and self._movable(agent, worker_classes):
+                cost = max(_SHORTEST_SECONDS, agent.load / agent.active)
+                count = min(max(idle, math.ceil(seconds / cost)), math.ceil((agent.active - agent.workers) / 2))
+                idle, seconds = idle - count, seconds - count * cost
                 agent.recalling = True
-                self._state.send(agent.peer, Recall(min(idle, math.ceil(queued / 2))))
-            return
+                self._state.send(agent.peer, Recall(count))
 
     @staticmethod
     def _movable(agent: AgentRecord, worker_classes: Iterable[WorkerClass]) -> bool:

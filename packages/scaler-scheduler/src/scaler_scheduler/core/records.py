@@ -505,6 +505,8 @@ class AgentRecord:
     released: dict[int, None] = field(default_factory=dict)
     """Tasks of which it need not keep the outcome any more, and has not been told so yet."""
     recalling: bool = False
+    progressed: bool = False
+    """Whether it was given runs, or has reported results, since the loads were last compared."""
     resuming: bool = False
     """Whether its Reconcile is pending: until then it is given no work."""
     returning: bool = False
