@@ -8,6 +8,7 @@ import pytest
 
 from scaler_client.core.events import SessionRequested, TaskLabelled
 from scaler_protocol.errors import HandshakeRefusedError, ResultDroppedError, SessionInUseError
+from scaler_protocol.ids import session_key
 from scaler_protocol.messages import Status
 from scaler_protocol.sessions import ConfirmTasks, EndSession, KeepSession, ListTasks
 from world.callers import WorldClient, WorldFuture
@@ -309,3 +310,23 @@ def test_graphs_of_a_client_that_was_away_too_long_are_sent_again_as_far_as_they
     world.check_as_expected(client.futures.values())
     nodes = {task for piece in pieces for task in piece.tasks}
     assert sorted(execution.task for execution in world.history) == sorted({*nodes, *(each.task_id for each in plain)})
+
+
+def test_a_client_whose_session_was_ended_while_it_was_away_is_told_so_and_nothing_runs_again() -> None:
+    world, first = world_with()
+    futures = first.submit(*plans(4, 30.0))
+    world.run(1.0)
+    first.shell.stop(40.0)
+    world.connection(first).cut()
+    world.run(30.0)
+    other = world.add_client()
+    other.ask(SessionRequested(EndSession(1, NAME, session_key(NAME, b""))))
+    world.until(lambda: 1 in other.confirmed, 5.0)
+    world.finish()
+    assert {future.status for future in futures} == {Status.FAILED}
+    assert isinstance(first.failure, HandshakeRefusedError)
+    assert f"session {NAME!r} was ended while this client was away" in str(first.failure)
+    assert len(world.history) == len({execution.task for execution in world.history})
+    another = world.add_client(NAME)
+    world.run(1.0)
+    assert another.failure is None and another.core._link.up

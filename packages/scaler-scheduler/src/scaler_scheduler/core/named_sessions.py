@@ -33,6 +33,8 @@ from scaler_scheduler.core.task_lists import task_lists
 from scaler_scheduler.requirements import runtime_of
 
 LEAST_CREDIT: Final = SESSION_CREDIT // 16
+ENDED_LIMIT: Final = 10_000
+"""Clients that are told that their session was ended; beyond that the oldest are forgotten."""
 
 
 class NamedSessions:
@@ -54,6 +56,8 @@ class NamedSessions:
         self._end = end
         self._is_connected = is_connected
         self._is_resuming = is_resuming
+        self._ended: dict[bytes, str] = {}
+        """By clients that were away when it was ended, the name of their session."""
         self._to_confirm: dict[SessionRecord, list[int]] = {}
         """Requests of clients that wait for a confirmation."""
         self._by_name: dict[str, SessionRecord] = {}
@@ -72,6 +76,8 @@ class NamedSessions:
         session = self._by_name.get(hello.session_name)
         if not hello.session_key:
             return Refused(["a named session has a key"])
+        if self._ended.get(hello.identity) == hello.session_name:
+            return Refused([f"session {hello.session_name!r} was ended while this client was away, with all its calls"])
         if session is None or session.named is None:
             return None
         if not hmac.compare_digest(session.named.key, hello.session_key):
@@ -114,7 +120,7 @@ class NamedSessions:
         session.peer, session.name, session.host = peer, hello.session_name, hello.host
         session.runtime = runtime_of(hello)
         if session.named is not None:
-            session.named.detached_at = None
+            session.named.detached_at, session.named.last_client = None, peer
         self._detached.pop(session, None)
         return session
 
@@ -217,8 +223,16 @@ class NamedSessions:
         if found is not None and found is not session and found.peer:
             problem = f"session {event.session!r} is in use by a client on {found.host}: end that one first"
         elif found is not None:
+            self._note_ended(found)
             self.forget(found, now)
         self._state.send(peer, TaskList(event.request, error=problem))
+
+    def _note_ended(self, session: SessionRecord) -> None:
+        """Its client, if it is away, will be told."""
+        if session.named is not None and not session.peer:
+            self._ended[session.named.last_client] = session.named.name
+            if len(self._ended) > ENDED_LIMIT:
+                del self._ended[next(iter(self._ended))]
 
     def _find(
         self, session: SessionRecord | None, event: ListTasks | EndSession, *, any_key: bool

@@ -167,6 +167,8 @@ class NamedSession:
     """Proves the session to the scheduler and to object storage; made from name and secret."""
     detached_at: float | None = None
     """None while a client is attached."""
+    last_client: bytes = b""
+    """The identity of the client that is, or was last, attached."""
     tasks: dict[int, SessionTask] = field(default_factory=dict)
     """In the order of submission."""
     labels: dict[str, int] = field(default_factory=dict)
