@@ -154,7 +154,7 @@ def test_a_path_of_another_process_is_not_removed() -> None:
         path.unlink()
 
 
-def printed(*words: str | Address) -> str:
+def printed(*words: str | Address, code: int = 0) -> str:
     done = subprocess.run(
         [str(PROGRAMS / str(words[0])), *map(str, words[1:])],
         capture_output=True,
@@ -162,7 +162,7 @@ def printed(*words: str | Address) -> str:
         timeout=SECONDS,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, ""), done
+    assert (done.returncode, done.stderr) == (code, ""), done
     return done.stdout
 
 
@@ -188,7 +188,7 @@ def test_why_a_task_waits_runs_and_ended(monitor: Address, user: Client, gate: G
     for arrival in arrivals:
         arrival.let_go()
     assert [future.result() for future in running] == [0, 1]
-    assert "is not known" in printed("scaler_why", monitor, f"{running[0].task_id:x}")
+    assert "is not known" in printed("scaler_why", monitor, f"{running[0].task_id:x}", code=1)
 
 
 def test_why_a_worker_died(listening: Listening, user: Client, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -247,6 +248,14 @@ def test_help_shows_defaults_variables_and_an_example(capsys: pytest.CaptureFixt
     ):
         assert part in text
     assert "parent-pid" not in text
+    assert "default: )" not in text
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        read("--version")
+    assert raised.value.code == 0
+    assert capsys.readouterr().out == f"bakery {version('scaler-io')}\n"
 
 
 def test_words_and_variables_of_the_process_are_the_default(monkeypatch: pytest.MonkeyPatch) -> None:

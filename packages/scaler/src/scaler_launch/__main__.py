@@ -36,6 +36,11 @@ def run(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(HELP, file=sys.stdout if words else sys.stderr)
         return 0 if words else 2
+    if words[0] == "--version":
+        from scaler_io.service.cli import version_line
+
+        print(version_line(PROGRAM))
+        return 0
     commands: Mapping[str, Callable[[Sequence[str]], int]] = {
         "init": _init,
         "check": _check,
@@ -85,11 +90,12 @@ def _start(path: Path) -> int:
 
 
 def _init(words: Sequence[str]) -> int:
+    from scaler_launch.whole_files import write_whole
+
     path = _one_path(words or ["cluster.toml"])
     text = Path(__file__).with_name("starter.toml").read_text("utf-8")
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+        write_whole(path, text.encode(), replace=False)
     except FileExistsError:
         raise ValueError(f"{path} exists already; name another file") from None
     print(f"{path} is written; start the cluster with: scaler {path}")

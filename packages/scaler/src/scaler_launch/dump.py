@@ -13,6 +13,7 @@ from scaler_io.service.cli import Command
 from scaler_io.service.operator_link import OperatorLink
 from scaler_io.service.options import KEYS, Option, positive_seconds
 from scaler_io.transport.own_keys import credentials_for
+from scaler_launch.whole_files import write_whole
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.handshake import ServiceKind
@@ -64,7 +65,7 @@ def show(words: Sequence[str]) -> int:
         sys.stdout.write(text.decode())
         sys.stdout.flush()
     else:
-        options.output.write_bytes(text)
+        write_whole(options.output, text)
     return 0
 
 

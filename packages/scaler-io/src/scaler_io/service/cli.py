@@ -28,7 +28,7 @@ else:
 T = TypeVar("T")
 
 _CONFIG_NAMES: Final = ("--config", "-c")
-_HELP_NAMES: Final = ("--help", "-h")
+_TEXT_NAMES: Final = ("--help", "-h", "--version")
 # argparse treats such a word as a value although it begins with a dash.
 _NEGATIVE_NUMBER: Final = re.compile(r"-(\d+|\d*\.\d+)")
 
@@ -65,7 +65,7 @@ class Command(Generic[T]):
     def read(self, words: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> T:
         """The configuration from `words`, `environ` and the --config file; None means the process's own.
 
-        An error is one line on stderr and SystemExit(2); -h prints the help and raises SystemExit(0).
+        An error is one line on stderr and SystemExit(2); -h and --version print text and raise SystemExit(0).
         """
         words = sys.argv[1:] if words is None else words
         environ = os.environ if environ is None else environ
@@ -103,7 +103,7 @@ class Command(Generic[T]):
 
     def _names(self) -> set[str]:
         """Every name of an option."""
-        return {*_CONFIG_NAMES, *_HELP_NAMES, *(name for option in self.options for name in option.spellings)}
+        return {*_CONFIG_NAMES, *_TEXT_NAMES, *(name for option in self.options for name in option.spellings)}
 
     def _parser(self) -> argparse.ArgumentParser:
         places = [
@@ -126,6 +126,7 @@ class Command(Generic[T]):
         table = f"[[{self.section}]] of type {self.kind}" if self.kind else f"[{self.section}]"
         note = f"read options from the table {table} of this TOML file"
         parser.add_argument(*_CONFIG_NAMES, metavar="FILE", help=note)
+        parser.add_argument("--version", action=_ShowVersion, help="show the version")
         return parser
 
     def _check_names(self, words: Sequence[str]) -> None:
@@ -242,6 +243,24 @@ class Command(Generic[T]):
         return f"missing {name}: give it {' or '.join(sources)}"
 
 
+class _ShowVersion(argparse.Action):
+    """Prints the version, which is looked up only then, and ends the process."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, default: object, help: str) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=default, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(version_line(parser.prog))
+        parser.exit()
+
+
+def version_line(program: str) -> str:
+    """What `--version` prints: all packages have one version."""
+    from importlib.metadata import version
+
+    return f"{program} {version('scaler-protocol')}"
+
+
 def _value_of(table: Mapping[str, object], destination: str) -> object:
     """The value of an option in a table, whose keys may have dashes or underscores."""
     return next((value for key, value in table.items() if field_name(key) == destination), None)
@@ -270,7 +289,7 @@ def _described(option: Option) -> str:
     if option.hidden:
         return argparse.SUPPRESS
     notes = []
-    if option.default is not REQUIRED and option.default is not None:
+    if option.default not in (REQUIRED, None, "", ()):
         notes.append(f"default: {_shown(option.default)}")
     if option.environment:
         notes.append(f"environment: {option.environment}")

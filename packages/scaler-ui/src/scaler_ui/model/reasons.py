@@ -28,6 +28,11 @@ def why(model: MonitorModel, task: int) -> list[str]:
     return [_how_ended(model, row), *said]
 
 
+def is_known(model: MonitorModel, task: int) -> bool:
+    """Whether the monitor knows where a task is."""
+    return model.status is not None and model.tasks.find(task) is not None
+
+
 def _behind(model: MonitorModel, row: int, group: GroupInfo) -> list[tuple[int, int]]:
     """Waiting tasks of higher priority, and earlier ones of the same priority: (priority, count)."""
     counts: dict[int, int] = {}

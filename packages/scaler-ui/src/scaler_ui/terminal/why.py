@@ -13,7 +13,7 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_ui import programs
 from scaler_ui.listening import Listening
-from scaler_ui.model.reasons import why
+from scaler_ui.model.reasons import is_known, why
 
 
 def task_id(text: str) -> int:
@@ -58,11 +58,11 @@ COMMAND = Command(
 
 
 def main() -> int:
-    """Run scaler_why to its end; returns the exit code."""
+    """Run scaler_why to its end; returns the exit code: 1 also for an unknown task."""
     return programs.run("scaler_why", _main)
 
 
-def _main() -> None:
+def _main() -> int:
     options = COMMAND.read()
     credentials = credentials_for(options.address, options.keys, options.insecure, SUBSCRIBER_KEYS)
     listening = Listening(options.address, credentials=credentials)
@@ -72,6 +72,7 @@ def _main() -> None:
     finally:
         listening.close()
     print("\n".join(why(listening.model, options.task)))
+    return 0 if is_known(listening.model, options.task) else 1
 
 
 if __name__ == "__main__":

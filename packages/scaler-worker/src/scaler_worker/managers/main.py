@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, Protocol
 
+from scaler_io.service.cli import version_line
 from scaler_io.service.process import main_guard
 
 PROGRAM: Final = "scaler_worker_manager"
@@ -69,6 +70,9 @@ def _split(words: Sequence[str]) -> tuple[str, list[str]]:
     before: list[str] = []
     while rest and rest[0] in ("--config", "-c") and len(rest) > 1:
         before += [rest.pop(0), rest.pop(0)]
+    if rest[:1] == ["--version"]:
+        print(version_line(PROGRAM))
+        raise SystemExit(0)
     if not rest or rest[0] in ("-h", "--help"):
         print(_help())
         raise SystemExit(0 if rest else 2)
