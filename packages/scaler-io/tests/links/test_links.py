@@ -379,6 +379,34 @@ def test_a_peer_that_returns_heartbeats_reads() -> None:
     assert hub.cuts() == []
 
 
+def test_clients_of_a_key_may_leave_little_while_they_have_no_connection() -> None:
+    left = {bytes([number]) * 16: 100 * 2**20 for number in range(8)}
+    counted: list[bytes] = []
+
+    def left_by(identity: bytes, exact: bool) -> int:
+        counted.extend([identity] * exact)
+        return left[identity] - exact * 2**20
+
+    hub = Hub(
+        5,
+        admit=lambda hello: Welcome(5),
+        timeouts=lambda hello: PeerTimeouts(60, 60),
+        principal=lambda route: Principal(b"k" * 32 if route[0] < 6 else b"o" * 32, KeyRole.CLIENT, "name"),
+        left=left_by,
+    )
+    for identity in left:
+        hello = Hello(Role.CLIENT, identity, 1, epoch=1, session=identity[0] + 1)
+        hub.receive(identity, [HEADER.pack(0, 0), *map(bytes, encode(hello))], 0.0)
+    for number in (3, 1, 7, 6):
+        hub.unreachable(bytes([number]) * 16, 1.0 + number / 100)
+    assert hub.tick(2.0) == [] and not counted
+    for number in (2, 4):
+        hub.unreachable(bytes([number]) * 16, 2.0 + number / 100)
+    gone = PeerLost("the clients of its key that are gone have left too much")
+    assert hub.tick(3.0) == [(bytes([number]) * 16, gone) for number in (1, 3)]
+    assert hub.tick(3.0) == [] and len(counted) == 4, "counted only if it may be too much"
+
+
 def test_a_heartbeat_that_is_returned_again_and_again_counts_once() -> None:
     hub, answers = welcomed_hub(), 0
     assert hub.tick(5.0) == []

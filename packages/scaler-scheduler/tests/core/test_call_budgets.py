@@ -148,6 +148,17 @@ def node(task: int, *needs: int, consumers: int = 0) -> Submit:
     )
 
 
+def test_what_a_client_leaves_is_counted_when_it_must_be_known(driver: SchedulerDriver) -> None:
+    client = driver.client(b"client")
+    tasks = driver.submit(client, 3)
+    driver.feed(client, Cancel(tasks[:1]))
+    assert driver.core.left_by(client, False) == 3 * len(b"call")
+    assert driver.core.left_by(client, True) == driver.core.left_by(client, False) == 2 * len(b"call")
+    named = driver.client(b"named", session_name="n", session_key=b"k")
+    driver.submit(named)
+    assert driver.core.left_by(named, True) == driver.core.left_by(b"nobody", True) == 0
+
+
 def test_sessions_of_one_key_have_one_share_of_the_memory() -> None:
     has = Sessions(total_bytes=100 * TASK_BYTES)
     for number in range(3, 20):

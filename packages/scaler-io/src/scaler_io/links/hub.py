@@ -22,7 +22,7 @@ from scaler_io.links.streams import (
     is_numbered,
     message_of,
 )
-from scaler_io.security.keyring import ANYONE, Principal
+from scaler_io.security.keyring import ANYONE, KeyRole, Principal
 from scaler_protocol.errors import MalformedMessageError, ProtocolError
 from scaler_protocol.handshake import (
     Acknowledge,
@@ -43,6 +43,8 @@ A peer that reads confirms this about once per heartbeat interval, and needs onl
 """
 FAULTS_LIMIT = 100
 """Messages of a peer that are not allowed, between two of its heartbeats, before its connection is closed."""
+LEFT_LIMIT = 256 * 1024 * 1024
+"""Bytes that the clients of a key may leave in a service while they have no connection."""
 CONNECTED_SECONDS = 10.0
 """How long a peer that sends nothing, not even heartbeats, counts as connected."""
 _HEARTBEATS = 16
@@ -184,10 +186,12 @@ class Hub:
         kept: KeptLimits | None = None,
         token: Callable[[Hello, Principal], bytes] | None = None,
         refusal: Callable[[Hello, Principal], Refused | None] | None = None,
+        left: Callable[[bytes, bool], int] = lambda identity, exact: 0,
     ) -> None:
         """`principal` tells whose key the sender of a route has proved, `permitted` what peers of a role may send.
 
         `token` is what a welcomed peer is told for object storage; `refusal` why a peer is not admitted, or None.
+        `left` tells how many bytes of a peer the service keeps only until it is lost: at most, or if `exact` precisely.
         """
         self.refused_frames = 0
         self.sent: Counter[str] = Counter()
@@ -202,7 +206,7 @@ class Hub:
         self.kept_limits = kept or KeptLimits(KEPT_LIMIT, KEPT_MOST)
         self.is_tick_due = False
         """Whether `tick` must be called at once, since a peer leaves too many bytes unacknowledged."""
-        self._token, self._refusal = token, refusal
+        self._token, self._refusal, self._left = token, refusal, left
         self._peers: dict[bytes, _Peer] = {}
         self._routes: dict[bytes, _Peer] = {}
         self._links: Counter[bytes] = Counter()
@@ -347,6 +351,7 @@ class Hub:
                 del self._watched[peer]
             else:
                 self._drop_if_lost(peer, now, lost)
+        self._drop_departed(lost)
         while self._heartbeats and now >= self._heartbeats[0].heartbeat_at + self._heartbeat:
             peer = self._heartbeats.popleft()
             if self._peers.get(peer.identity) is peer and not self._drop_if_lost(peer, now, lost):
@@ -405,6 +410,26 @@ class Hub:
             self._forget(peer)
             lost.append((peer.identity, PeerLost(reason)))
         return bool(reason)
+
+    def _drop_departed(self, lost: list[tuple[bytes, HubEvent]]) -> None:
+        """Forget clients without a connection, the first to go first, while those of their key have left too much."""
+        departed: dict[bytes, list[_Peer]] = {}
+        for peer in self._watched:
+            if peer.broken_at is not None and peer.principal.role is KeyRole.CLIENT:
+                departed.setdefault(peer.principal.key, []).append(peer)
+        for peers in departed.values():
+            if sum(self._left(peer.identity, False) for peer in peers) <= LEFT_LIMIT:
+                continue
+            sizes = {
+                peer: self._left(peer.identity, True) for peer in sorted(peers, key=lambda peer: peer.broken_at or 0)
+            }
+            left = sum(sizes.values())
+            for peer, size in sizes.items():
+                if left <= LEFT_LIMIT:
+                    break
+                left -= size
+                self._forget(peer)
+                lost.append((peer.identity, PeerLost("the clients of its key that are gone have left too much")))
 
     def _is_behind(self, peer: _Peer, now: float) -> bool:
         """Whether too many bytes wait for the peer; `stuck` records since when it has acknowledged nothing."""

@@ -64,6 +64,12 @@ class CallBudgets:
         session.task_bytes += len(payload)
         self._total += len(payload)
 
+    def calls_of(self, session: SessionRecord, *, exact: bool) -> int:
+        """Bytes of the calls of a session outside of graphs that have not ended: at most, or if `exact` precisely."""
+        if exact:
+            _count(session)
+        return session.call_bytes
+
     def _check(self, session: SessionRecord, calls: int, size: int) -> None:
         """Raise ProtocolError if so many more bytes of calls, or bytes, are too many for the session."""
         if session.call_bytes + calls > CALLS_LIMIT:

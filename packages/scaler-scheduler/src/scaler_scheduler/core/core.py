@@ -284,6 +284,13 @@ class SchedulerCore:
         """The status that monitors are sent; `first` marks the one that TaskEvents with all open tasks follow."""
         return monitor_status(self.state, stats, now, snapshot=first, managers=self._managers)
 
+    def left_by(self, peer: bytes, exact: bool) -> int:
+        """Bytes of the calls that end with a client: at most, or if `exact` precisely."""
+        session = self._clients.get(peer)
+        if session is None or session.named is not None:
+            return 0
+        return self.state.budgets.calls_of(session, exact=exact)
+
     def dump(self, stats: ProcessStats, links: Sequence[LinkFigures], now: float) -> dict[str, Row]:
         """Who waits for what, and why, as values for JSON; `links` are those of the hub."""
         return dump(self.state, stats, links, now, self._managers)

@@ -157,6 +157,7 @@ class SchedulerService:
             principal=principal,
             permitted=PERMITTED,
             token=TokenDesk(own.secret).token if own is not None else None,
+            left=core.left_by,
         )
         return core, hub
 
