@@ -131,7 +131,7 @@ def test_after_a_restart_a_cancelled_key_takes_along_what_only_it_needed() -> No
     ("misses", "away", "journal"),
     [
         *product([1, RESUBMISSION_LIMIT, RESUBMISSION_LIMIT + 1], [None, 0.2], [False]),
-        # A journal may make a failure count twice, see durability.md.
+        # A journal may make a failure that nodes share count twice, see durability.md.
         *product([1, RESUBMISSION_LIMIT + 1], [0.2], [True]),
     ],
 )

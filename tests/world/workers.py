@@ -244,7 +244,8 @@ class SimulatedWorker:
         if not raised and plan.misses and self._runs_of(execution.task) <= plan.misses:
             raised, status, payload = True, Status.FAILED, describe(ObjectNotFoundError("object ab is not there"))
         micros = round(plan.seconds * self._host.slowness * 1e6)
-        profile = PROFILE.pack(micros, micros, 0, 1000 + self.number, self.number, execution.attempt)
+        memory = 2**20 + len(self._host.history)  # no two runs are measured alike
+        profile = PROFILE.pack(micros, micros, memory, 1000 + self.number, self.number, execution.attempt)
         self.now, self._children = None, []
         if not raised:
             self._made = {execution.task: payload}

@@ -382,6 +382,7 @@ class ClientCore:
     def _start_anew(self) -> None:
         """The scheduler has forgotten what it was sent, or, of a named session, has missed some of it."""
         self._functions.clear()
+        self._resubmissions.scheduler_changed()
         asked = (ListWorkers, ListTasks, EndSession, LabelTask)
         gone = asked if self._named else (Cancel, *asked)
         self._replies = [message for message in self._replies if not isinstance(message, gone)]

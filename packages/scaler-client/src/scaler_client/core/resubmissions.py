@@ -15,6 +15,7 @@ from scaler_client.core.graph_state import GraphPiece
 from scaler_client.core.records import OutstandingCall, is_call_known
 from scaler_protocol.errors import ObjectNotFoundError, StorageLostError, restore
 from scaler_protocol.messages import Done, Status
+from scaler_protocol.profiles import NO_PROFILE, PROFILE
 
 RESUBMISSION_LIMIT: Final = 2
 """How often a task is run again because an object was lost."""
@@ -26,6 +27,14 @@ class Resubmissions:
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
         self._failures: dict[int, bytes] = {}
+        self._profiles: dict[int, bytes] = {}
+        """Of the runs whose failures were counted last."""
+        self._told_again: set[int] = set()
+        """Tasks of which a new scheduler may tell that failure once more: it may not know that they run again."""
+
+    def scheduler_changed(self) -> None:
+        """Another scheduler, which may know less than the one before, will tell the outcomes that it knows."""
+        self._told_again = set(self._counts)
 
     def keep_failures(self, done: Done, outstanding: Mapping[int, OutstandingCall]) -> Sequence[int]:
         """Keep the failures of a batch after which a task is to be submitted again; returns these tasks.
@@ -36,24 +45,33 @@ class Resubmissions:
             self.forget(done.tasks)
             return ()
         kept = []
-        for task, status, payload in zip(done.tasks, done.statuses, done.results, strict=True):
-            count, known = self._counts.pop(task, 0), self._failures.pop(task, None)
-            # A restarted scheduler sends outcomes again that were not released: a failure that is kept is counted.
-            limit = RESUBMISSION_LIMIT if known is None else RESUBMISSION_LIMIT + 1
+        for position, (task, status, payload) in enumerate(zip(done.tasks, done.statuses, done.results, strict=True)):
+            profile = done.profiles[position * PROFILE.size : (position + 1) * PROFILE.size]
+            # A restarted scheduler sends outcomes again that were not released: such a failure is counted already.
+            is_counted = task in self._failures or self._is_told_again(task, profile)
+            count = self._counts.get(task, 0)
+            self.forget((task,))
+            limit = RESUBMISSION_LIMIT + is_counted
             if status != Status.FAILED or count >= limit or not _is_loss(payload):
                 continue
             call = outstanding.get(task)
             if call is not None and is_call_known(call) and not isinstance(call, GraphPiece):
-                self._counts[task] = count + (known is None)
-                self._failures[task] = bytes(payload)
+                self._counts[task] = count + (not is_counted)
+                self._failures[task], self._profiles[task] = bytes(payload), profile
                 kept.append(task)
         return kept
+
+    def _is_told_again(self, task: int, profile: bytes) -> bool:
+        """Whether this failure is the one that was counted last. One that a task shares names no run."""
+        return task in self._told_again and profile == self._profiles[task] != NO_PROFILE
 
     def forget(self, tasks: Iterable[int]) -> None:
         """Drop what is known of tasks that have ended."""
         for task in tasks if self._counts else ():
             self._counts.pop(task, None)
             self._failures.pop(task, None)
+            self._profiles.pop(task, None)
+            self._told_again.discard(task)
 
     def failure(self, task: int) -> bytes | None:
         """The failure of a task that will be submitted again."""
