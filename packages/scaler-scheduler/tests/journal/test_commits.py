@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scaler_scheduler.journal.commits import Commits, Outgoing
+from scaler_protocol.messages import Group, Submit
+from scaler_protocol.payloads import Payloads
+from scaler_scheduler.journal.commits import BEHIND_BYTES, Commits, Outgoing
 from scaler_scheduler.journal.ledger import Ledger
 from scaler_scheduler.journal.records import Batch
 
@@ -34,3 +36,19 @@ def test_outputs_leave_in_order_when_their_records_are_on_disk(driver: Scheduler
     commits.all_committed()
     assert commits.hold(written(b"4"), []) == (written(b"3") + written(b"4"), [])
     assert not commits.is_waiting
+
+
+def test_the_disk_is_behind_from_a_number_of_bytes_until_it_has_written_half_of_them(driver: SchedulerDriver) -> None:
+    ledger = Ledger(driver.core.state)
+    commits = Commits(ledger, lambda ticket, batch: None)
+    driver.core.state.recorder = ledger
+    client, call = driver.client(), bytes(BEHIND_BYTES // 8)
+    for at in range(9):
+        assert commits.is_behind == (at == 8)
+        submit = Submit([Group(b"f" * 16)], [(client[0] << 32) + at + 1], Payloads([call]))
+        ledger.submitted(driver.core.state.sessions[client[0]], submit)
+        commits.put()
+    for ticket in range(1, 10):
+        assert commits.is_behind == (ticket <= 6), ticket
+        commits.committed(ticket)
+    assert commits.waiting_bytes == 0

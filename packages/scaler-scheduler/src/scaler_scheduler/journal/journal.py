@@ -10,7 +10,7 @@ from pathlib import Path
 
 from scaler_protocol.plurals import counted
 from scaler_scheduler.core.core import SchedulerCore
-from scaler_scheduler.journal.commits import Commits, Outgoing
+from scaler_scheduler.journal.commits import BEHIND_BYTES, Commits, Outgoing
 from scaler_scheduler.journal.file import JournalFile
 from scaler_scheduler.journal.ledger import Ledger
 from scaler_scheduler.journal.replay import Replay
@@ -36,13 +36,16 @@ class Journal:
         self._say_restored(path, time.monotonic() - begun, unreadable + self._file.damaged)
         self._loop = asyncio.get_running_loop()
         self._written: Callable[[], None] = lambda: None
+        self._problem = self._said = ""
         self._writer = JournalWriter(self._file, self._on_commit, self._on_problem)
         self._commits = Commits(self._ledger, self._writer.put)
         self._timer = self._loop.call_later(TIDY_SECONDS, self._tidy)
 
     def hold(self, outgoing: Outgoing, cuts: list[bytes]) -> tuple[Outgoing, list[bytes]]:
         """`hold` of ServiceTurn."""
-        return self._commits.hold(outgoing, cuts)
+        ready = self._commits.hold(outgoing, cuts)
+        self._say_problem()
+        return ready
 
     def serve(self, written: Callable[[], None]) -> None:
         """Call `written` whenever outputs may leave."""
@@ -66,11 +69,26 @@ class Journal:
 
     def _commit(self, ticket: int) -> None:
         self._commits.committed(ticket)
+        self._say_problem()
         if self._commits.is_waiting:
             self._written()
 
     def _on_problem(self, problem: str) -> None:
-        self._loop.call_soon_threadsafe(self._core.refuse_new_work, problem)
+        self._loop.call_soon_threadsafe(self._note_problem, problem)
+
+    def _note_problem(self, problem: str) -> None:
+        self._problem = problem
+        self._say_problem()
+
+    def _say_problem(self) -> None:
+        """Have the core refuse new work while the journal cannot be written, or not as fast as work comes."""
+        behind = (
+            f"more than {BEHIND_BYTES // 2**21:,} MiB wait for the journal's disk" if self._commits.is_behind else ""
+        )
+        problem = self._problem or behind
+        if problem != self._said:
+            self._said = problem
+            self._core.refuse_new_work(problem)
 
     def _say_restored(self, path: Path, seconds: float, unreadable: int) -> None:
         sessions = self._core.state.sessions.values()
