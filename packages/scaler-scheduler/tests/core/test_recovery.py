@@ -94,6 +94,15 @@ def test_a_kept_failure_counts(driver: SchedulerDriver) -> None:
     assert status == Status.FAILED and isinstance(restore(payload), TaskTimeoutError)
 
 
+def test_an_agent_is_asked_once_for_all_outcomes_that_a_client_wants(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(b"c", peer_incarnation=OLDER), driver.agent(peer_incarnation=OLDER)
+    wanted = tuple(range(PARENT, PARENT + 20))
+    driver.feed(client, messages.Reconcile(wanted=wanted[:10]))
+    driver.feed(agent, messages.Reconcile(finished=wanted))
+    driver.feed(client, messages.Reconcile(wanted=wanted[10:]))
+    assert [tuple(resend.tasks) for resend in driver.take(agent, messages.Resend)] == [wanted[:10], wanted[10:]]
+
+
 def test_outcomes_that_nobody_wants_are_forgotten(driver: SchedulerDriver) -> None:
     agent = driver.agent(peer_incarnation=OLDER)
     driver.feed(agent, messages.Reconcile(finished=(PARENT, OTHER)))

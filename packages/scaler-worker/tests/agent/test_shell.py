@@ -457,6 +457,15 @@ def test_status_and_start_lines(scheduler: Any, cluster: Start) -> None:
     assert {"Worker[0] started", "Worker[1] started"} <= set(lines)
 
 
+def test_the_host_reports_no_more_often_than_the_heartbeat_of_the_scheduler(scheduler: Any, cluster: Start) -> None:
+    cluster("-n", "1", "--heartbeat-interval-seconds", "0.05")
+    joined = time.monotonic()
+    scheduler.until(lambda: scheduler.status is not None)
+    first = scheduler.status
+    scheduler.until(lambda: scheduler.status is not first)
+    assert time.monotonic() >= joined + 0.9, "the heartbeat of the scheduler is 1 s"
+
+
 def test_workers_draw_different_numbers(scheduler: Any, cluster: Start, tmp_path: Path) -> None:
     cluster("-n", "2")
 

@@ -52,6 +52,8 @@ class Recovery:
         self._answers_until = 0.0
         self._awaited: set[bytes] = set()
         """Agents that a journal knows, and that have not reported their runs since."""
+        self._to_resend: dict[AgentRecord, list[int]] = {}
+        """Tasks whose outcomes agents are asked for at the end of the turn: one message to each."""
         self._knows_all = False
         """Whether a journal has told which agents and tasks there were."""
 
@@ -73,6 +75,7 @@ class Recovery:
     def agent_left(self, agent: AgentRecord, now: float) -> None:
         """The runs and outcomes of this agent are lost."""
         self._heard(agent.peer, now)
+        self._to_resend.pop(agent, None)
         self._give_up([task for task, asked in self._asked.items() if asked is agent], now)
         self._running = {task: found for task, found in self._running.items() if found[0] is not agent}
         for task in [task for task, found in self._finished.items() if agent in found]:
@@ -200,7 +203,7 @@ class Recovery:
             self._blocked.discard(run)
 
     def _finish(self, agent: AgentRecord, event: Reconcile, now: float) -> None:
-        resend, forget = [], []
+        forget = []
         for task in event.finished:
             record = self._state.find(task)
             if session := self._wanted.pop(task, None):
@@ -208,13 +211,11 @@ class Recovery:
             elif record is not None and record.state == DONE and not self._is_kept(record):
                 record.agent = agent  # it gets the Release when the owner has the outcome
             elif record is not None and record.state != DONE:
-                resend.append(task)
+                self._to_resend.setdefault(agent, []).append(task)
             elif record is None and self._until is not None and not self._is_released(task):
                 self._note_finished(task, agent)
             else:
                 forget.append(task)
-        if resend:
-            self._state.send(agent.peer, Resend(resend))
         if forget:
             self._state.send(agent.peer, Release(forget))
 
@@ -234,7 +235,10 @@ class Recovery:
         return record.agent is not None and self._state.agents.get(record.agent.peer) is record.agent
 
     def settle(self, now: float) -> None:
-        """Close the window in time: clients submit missing tasks again, agents drop what no client wants."""
+        """Ask for outcomes. Close the window in time: clients submit missing tasks again, agents drop unwanted ones."""
+        to_resend, self._to_resend = self._to_resend, {}
+        for agent, tasks in to_resend.items():
+            self._state.send(agent.peer, Resend(tasks))
         if self._asked and now >= self._answers_until:
             self._give_up(list(self._asked), now)
         if self._until is not None and (now >= self._until or self._is_complete()):
@@ -314,7 +318,7 @@ class Recovery:
         record.state = HELD
         if self._state.event_log.listening:
             self._state.event_log.entered(HELD, (record,))
-        self._state.send(agent.peer, Resend((task,)))
+        self._to_resend.setdefault(agent, []).append(task)
         self._asked[task] = agent
         self._answers_until = now + self._state.config.recovery_seconds
 

@@ -28,6 +28,8 @@ class AgentLink:
     def __init__(self, dialer: AnyDialer, shared: SharedState, take_turn: Callable[[], None]) -> None:
         self.connected = asyncio.Event()
         """Set with each connection to a scheduler."""
+        self.heartbeat_seconds = 0.0
+        """The interval that the scheduler has announced; 0 before the first connection."""
         self._dialer, self._shared, self._take_turn = dialer, shared, take_turn
         self._loop = asyncio.get_running_loop()
         self._due = 0.0
@@ -92,6 +94,7 @@ class AgentLink:
             if isinstance(event, LinkUp):
                 self._was_up = True
                 welcome = event.welcome
+                self.heartbeat_seconds = welcome.heartbeat_seconds
                 self._shared.follow(welcome.incarnation, welcome.storage_address, welcome.session_token)
                 self.connected.set()
                 LOGGER.info("ClusterProcess: connected to the scheduler")

@@ -154,7 +154,7 @@ class Agent:
         """Report the state of the host to the scheduler and the core."""
         if self._turns.closed:
             return
-        self._loop.call_later(self._heartbeat, self._heartbeat_due)
+        self._loop.call_later(max(self._heartbeat, self._link.heartbeat_seconds), self._heartbeat_due)
         self._supervisor.reap()
         try:
             self._send_status(time.monotonic())
