@@ -351,7 +351,7 @@ class AgentCore:
         self._forget(worker)
         if line := self.workers.not_started(worker, event.reason, now):
             self._effects.append(line)
-        self._nesting.resolve_deadlock(event.reason)
+        self._nesting.resolve_deadlock(event.reason, now)
 
     def _retired(self, worker: WorkerRecord, event: frames.WorkerRetired, now: float) -> None:
         worker.retire_reason = event.text

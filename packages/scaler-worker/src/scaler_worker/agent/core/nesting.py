@@ -133,9 +133,9 @@ class Nesting:
         message = f"this host has {counted(count, 'task')} blocked by nested tasks, and {why}"
         self._in_flight.stop_run(worker, run, NestingLimitError(message, blocked=count))
 
-    def resolve_deadlock(self, why: str) -> None:
+    def resolve_deadlock(self, why: str, now: float) -> None:
         """Resolve a deadlock: if all workers are blocked and none can be started, stop the deepest blocked task."""
-        if not (self._in_flight.waiting and self._workers.is_stuck()):
+        if not (self._in_flight.waiting and self._workers.is_stuck(now)):
             return
         waiting = [(entry, worker) for worker in self._workers if worker.blocked and (entry := worker.next_entry())]
         if waiting:

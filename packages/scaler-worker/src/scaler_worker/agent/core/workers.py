@@ -21,6 +21,8 @@ FAILED_STARTS = 5
 FIRST_BACKOFF_SECONDS = 0.05
 LAST_BACKOFF_SECONDS = 5.0
 """Bounds of the exponential backoff between attempts to start workers."""
+STUCK_SECONDS = 3.0
+"""How long no worker can be started before parents are ended: the next template needs a while."""
 
 
 class Workers:
@@ -42,8 +44,8 @@ class Workers:
         self._free_numbers: list[int] = []
         self._failed = 0
         self._any_ready = False
-        self._start_failed = False
-        """Whether the last attempt to start a worker failed."""
+        self._failing_since = math.inf
+        """When an attempt to start a worker failed, and none has succeeded since."""
         self._backoff, self._start_at = 0.0, -math.inf
         self._missing = False
         """Whether workers are missing and will be started at `_start_at`."""
@@ -86,8 +88,8 @@ class Workers:
         worker.pid, worker.state = pid, WorkerState.IDLE
         self._failed, self._any_ready, self._backoff = 0, True, 0.0
         self.reindex(worker, now)
-        if self._start_failed:
-            self._start_failed = False
+        if self._failing_since < math.inf:
+            self._failing_since = math.inf
             return Log(logging.INFO, f"Worker[{worker.number}] started: workers can be started again")
         if self._announced >= self.slots:
             return None
@@ -173,14 +175,16 @@ class Workers:
         if now >= self._start_at:
             self._backoff = min(max(2 * self._backoff, FIRST_BACKOFF_SECONDS), LAST_BACKOFF_SECONDS)
             self._start_at = now + self._backoff
-        said, self._start_failed = self._start_failed, True
-        return None if said else Log(logging.WARNING, f"workers cannot be started; retrying: {reason}")
+        if self._failing_since < math.inf:
+            return None
+        self._failing_since = now
+        return Log(logging.WARNING, f"workers cannot be started; retrying: {reason}")
 
-    def is_stuck(self) -> bool:
-        """Whether every worker is blocked or draining and no worker can be started."""
-        return (
-            self._start_failed and bool(self.blocked) and len(self.blocked) + len(self.draining) == len(self.by_number)
-        )
+    def is_stuck(self, now: float) -> bool:
+        """Whether every worker is blocked or draining, and for a while no worker could be started."""
+        if now < self._failing_since + STUCK_SECONDS:
+            return False
+        return bool(self.blocked) and len(self.blocked) + len(self.draining) == len(self.by_number)
 
     def balance(self, waiting: int, now: float) -> list[AgentEffect]:
         """Start workers for empty slots; end workers that are drained or idle for too long."""
