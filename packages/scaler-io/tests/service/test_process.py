@@ -103,6 +103,34 @@ def test_signal_during_start_up_unwinds_silently(number: int, start: Start) -> N
     program.ends(0, "cleaned up\n")
 
 
+def test_hangup_is_termination(start: Start) -> None:
+    program = start(STARTING_UP)
+    assert program.line() == "starting"
+    program.signal(signal.SIGHUP)
+    program.ends(0, "cleaned up\n")
+
+
+@both_loops
+def test_hangup_stops_a_server(kind: str, start: Start) -> None:
+    server = start(SERVING, kind)
+    assert server.line() == "serving"
+    server.signal(signal.SIGUSR1)
+    server.signal(signal.SIGHUP)
+    server.ends(0, "stopping\n")
+
+
+def test_hangup_stays_ignored_under_nohup(start: Start) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        program = start(STARTING_UP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert program.line() == "starting"
+    program.signal(signal.SIGHUP)
+    program.signal(signal.SIGTERM)
+    program.ends(0, "cleaned up\n")
+
+
 @both_signals
 def test_signals_that_the_parent_has_blocked_are_heard(number: int, start: Start) -> None:
     heard = {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD}
@@ -386,6 +414,23 @@ def test_ends_with_another_process(kind: str, more: list[str], start: Start) -> 
     assert program.line() == "watching"
     other.signal(signal.SIGKILL)
     program.ends(0, "ended\n")
+
+
+def test_ends_with_its_parent_also_while_it_is_stopped(start: Start) -> None:
+    owner = start(
+        """
+        import os, subprocess, sys
+        service = subprocess.Popen([sys.executable, "-c", sys.argv[1], "builtin", str(os.getpid())])
+        print(service.pid, flush=True)
+        service.wait()
+    """,
+        textwrap.dedent(FOLLOWING),
+    )
+    service = int(owner.line())
+    assert owner.line() == "watching"
+    os.kill(service, signal.SIGSTOP)
+    owner.signal(signal.SIGKILL)
+    assert owner.line() == "ended"
 
 
 @both_loops

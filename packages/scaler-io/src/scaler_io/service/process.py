@@ -6,7 +6,8 @@ without a traceback. An event loop that is partly made cannot be unwound without
 signal is only recorded. The main coroutine begins with `terminate_on_signals`: from then on the first signal calls
 `stop`; if one was recorded before, or swallowed by a library, `stop` is called at once. After the main function a
 signal ends the process immediately. A second signal ends the process immediately, at any time, unless the program has
-asked to hear of it: then the third one does. The program that starts this
+asked to hear of it: then the third one does. SIGHUP, unless nohup has it ignored, is SIGTERM, and SIGUSR1, by which a
+scheduler is asked for a dump, ends no other program. The program that starts this
 one may have blocked these signals, which is inherited: `main_guard` unblocks them, and SIGCHLD, which tells a template
 of the ends of workers.
 
@@ -48,9 +49,13 @@ _received: Final[list[int]] = []
 def catch_early_signals() -> None:
     """From now on SIGINT and SIGTERM raise SystemExit(0) in the main thread; a second one ends the process.
 
-    One that came while it was blocked counts as well.
+    One that came while it was blocked counts as well. SIGHUP is SIGTERM, unless it is ignored; SIGUSR1 does nothing.
     """
     sys.unraisablehook = _forget_swallowed
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup ignores it
+        signal.signal(signal.SIGHUP, lambda number, frame: signal.raise_signal(signal.SIGTERM))
+    if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+        signal.signal(signal.SIGUSR1, lambda number, frame: None)
     for number in STOP_SIGNALS:
         signal.signal(number, _on_early_signal)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
@@ -149,7 +154,11 @@ def ending(
 
 
 def end_with(pid: int, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
-    """Call `stop` on the loop when process `pid` has ended; raises SystemExit(0) if it already has."""
+    """Call `stop` on the loop when process `pid` has ended; raises SystemExit(0) if it already has.
+
+    If that is the parent, this process is continued then, in case it was stopped (SIGSTOP).
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
     try:
         descriptor = _pidfd_open(pid)
     except ProcessLookupError:

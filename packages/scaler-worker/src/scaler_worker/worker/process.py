@@ -206,8 +206,9 @@ def _cache(config: WorkerConfig) -> HostCache | None:
 
 def _become_worker(ends: WorkerDescriptors, lifeline: int) -> None:
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has SIGHUP ignored
+            signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setpgid(0, 0)
     _die_with(lifeline)
