@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 from typing import Any
 
 import pytest
@@ -45,7 +46,44 @@ def test_no_payload_takes_long(filling: bytes) -> None:
     assert traceback_text(Counted(payload)) in ("", "\n") and calls < 500_000
 
 
-def test_the_headline_is_the_last_line_that_is_not_indented() -> None:
+def raised(statement: str) -> str:
+    """The traceback that Python prints."""
+    try:
+        exec(statement)
+    except BaseException:
+        return traceback.format_exc()
+    raise AssertionError(statement)
+
+
+@pytest.mark.parametrize(
+    ("statement", "line"),
+    [
+        ("raise ValueError('first\\nsecond\\n\\nthird')", "ValueError: first"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("try:\n 1 / 0\nexcept Exception:\n raise KeyError('a\\nb')", "KeyError: 'a\\nb'"),
+        ("try:\n 1 / 0\nexcept Exception as e:\n raise ValueError('a\\nb') from e", "ValueError: a"),
+        ("raise ValueError('x\\nTraceback (most recent call last):\\nKeyError: inner')", "ValueError: x"),
+    ],
+)
+def test_the_headline_is_the_type_and_the_first_line_of_the_message(statement: str, line: str) -> None:
+    assert headline(raised(statement)) == line
+
+
+def test_the_headline_of_an_exception_with_notes_and_of_a_group() -> None:
+    text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: no\na note\nanother one\n'
+    assert headline(text) == "ValueError: no"
+    group = (
+        "  + Exception Group Traceback (most recent call last):\n"
+        '  |   File "a.py", line 1, in f\n'
+        "  | ExceptionGroup: both (2 sub-exceptions)\n"
+        "  +-+---------------- 1 ----------------\n"
+        "    | ValueError: one\n"
+        "    +------------------------------------\n"
+    )
+    assert headline(group) == "ExceptionGroup: both (2 sub-exceptions)"
+
+
+def test_the_headline_is_the_first_line_of_a_text_that_is_no_traceback() -> None:
     text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: no\n  more of it\n'
     assert headline(text) == "ValueError: no" and headline("") == ""
     assert headline("it was killed; last words:\nFatal") == "it was killed; last words:"

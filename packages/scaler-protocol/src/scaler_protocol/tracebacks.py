@@ -11,6 +11,10 @@ from pickle import BINUNICODE, FRAME, MEMOIZE, SHORT_BINUNICODE, STOP, TUPLE2
 LONGEST = 2**20
 """Bytes of the longest text that is found."""
 _AFTER = STOP + TUPLE2 + MEMOIZE
+_HEADS = ("Traceback (most recent call last):", "  + Exception Group Traceback (most recent call last):")
+_IN_GROUP = "  | "
+_LOOKED_AT = 2**16
+_CHAINED = ("another exception occurred:", "direct cause of the following exception:")
 
 
 def traceback_text(payload: bytes) -> str:
@@ -49,8 +53,15 @@ def _begin_of_short(payload: bytes, end: int) -> int:
 
 
 def headline(text: str) -> str:
-    """One line: the exception's type and message if the text is a traceback, else the first line."""
-    lines = [line for line in text.splitlines() if line and not line[0].isspace()]
-    if not lines:
-        return ""
-    return lines[-1] if lines[0].startswith("Traceback") else lines[0]
+    """One line: the type and the first line of the message if the text is a traceback, else its first line.
+
+    Of chained tracebacks it is the last one's. Only the first 64 KiB are looked at, in linear time.
+    """
+    lines = text[:_LOOKED_AT].splitlines()
+    begin = next((at for at, line in enumerate(lines) if line), len(lines))
+    if begin < len(lines) and lines[begin].startswith(_HEADS):
+        for at in range(begin + 3, len(lines)):
+            if lines[at].startswith(_HEADS) and lines[at - 2].endswith(_CHAINED):
+                begin = at
+        lines = [line.removeprefix(_IN_GROUP) for line in lines[begin + 1 :]]
+    return next((line for line in lines if line and not line[0].isspace()), "")

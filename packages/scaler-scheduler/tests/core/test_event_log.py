@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,13 @@ import pytest
 
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.ids import first_task, function_id
-from scaler_protocol.messages import Group, Submit
+from scaler_protocol.messages import Group, Status, Submit
 from scaler_protocol.monitoring import PACKED_BATCH, MonitorStatus, TaskEvents, TaskStep
 from scaler_protocol.objects import Reference
 from scaler_protocol.operations import Drain
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.tracebacks import headline
+from scaler_scheduler.core.event_log import TRACEBACK_LIMIT
 from scaler_scheduler.core.snapshot import ProcessStats
 
 if TYPE_CHECKING:
@@ -79,3 +82,13 @@ def test_tasks_of_which_none_waits_for_another_run_while_somebody_listens(driver
     assert told is not None
     steps = [step for step, *_ in PACKED_BATCH.iter_unpack(told.batches)]
     assert steps == [TaskStep.WAITING, TaskStep.ASSIGNED]
+
+
+def test_a_traceback_that_is_cut_begins_with_its_headline(driver: SchedulerDriver) -> None:
+    event_log = driver.core.state.event_log
+    event_log.start([], [])
+    text = "Traceback (most recent call last):\n  in f\nValueError: long\n" + "more\n" * TRACEBACK_LIMIT
+    event_log.add_error(1, Status.RAISED, pickle.dumps((None, text)), stored=False)
+    told = event_log.take(0.0)
+    assert told is not None and len(told.texts[0]) < 2 * TRACEBACK_LIMIT
+    assert headline(told.texts[0]) == "ValueError: long"

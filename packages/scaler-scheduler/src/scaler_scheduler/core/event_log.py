@@ -18,7 +18,7 @@ from scaler_protocol.limits import shortened
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import PACKED_BATCH, TaskEvents, TaskStep
 from scaler_protocol.ranges import Text
-from scaler_protocol.tracebacks import traceback_text
+from scaler_protocol.tracebacks import headline, traceback_text
 from scaler_scheduler.core.records import ASSIGNED, HELD, WAITING, AgentRecord, GroupRecord, TaskRecord
 from scaler_scheduler.requirements import describe_runtime
 
@@ -112,8 +112,9 @@ class EventLog:
         elif status == Status.FAILED:
             self.add_text(logging.WARNING, str(restore(payload)), task)
         elif len(self._texts) < TEXTS and (text := traceback_text(payload)):
-            end = text if len(text) <= TRACEBACK_LIMIT else f"Traceback, its end:\n{text[-TRACEBACK_LIMIT:]}"
-            self._texts.append((self.now, logging.ERROR, task, end))
+            if len(text) > TRACEBACK_LIMIT:
+                text = f"{shortened(headline(text), TEXT)}\nTraceback, its end:\n{text[-TRACEBACK_LIMIT:]}"
+            self._texts.append((self.now, logging.ERROR, task, text))
 
     def _step(self, step: int, subject: int, tasks: Sequence[int], first_run: int = 0) -> None:
         self._batches += PACKED_BATCH.pack(step, subject, len(tasks), self.now, first_run)
