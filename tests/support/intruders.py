@@ -112,7 +112,10 @@ def dealer(port: int) -> Iterator[socket.socket]:
         connected.sendall(GREETING)
         received = b""
         while len(received) < 64 + 2:
-            received += connected.recv(4096)
+            more = connected.recv(4096)
+            if not more:
+                raise ConnectionResetError("the service does not shake hands")
+            received += more
         connected.sendall(READY)
         yield connected
 

@@ -115,6 +115,7 @@ class Relay:
             try:
                 far = socket.create_connection(self._target)
             except OSError:
+                near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)  # as where nobody listens
                 near.close()
                 continue
             connection = RelayedConnection(near, far)
