@@ -60,7 +60,7 @@ def result_of(owner: Submitting, task: int, *inputs: Dependency) -> StoredPayloa
     """A result in storage, with its lineage."""
     stored = StoredObject(owner, Reference(new_object_id(), 20_000).pack())
     payload = b"call %d" % task
-    stored.origin = lineage_of(ResentCall(task, GROUP, len(payload), payload, inputs), task, Status.VALUE, {})
+    stored.origin = lineage_of(ResentCall(task, GROUP, len(payload), payload, inputs), task, Status.VALUE)
     return StoredPayload.of(stored)
 
 

@@ -58,6 +58,7 @@ from scaler_client.core.events import (
     WorkersUnwanted,
 )
 from scaler_client.core.graph_state import GraphPiece, GraphTable
+from scaler_client.core.lineage import lineages_of
 from scaler_client.core.pending_inputs import PendingInputs
 from scaler_client.core.records import (
     CallBlock,
@@ -416,6 +417,8 @@ class ClientCore:
                 freed += call._weight
         self._queue.return_credit(freed)
         outcomes = Deliver.of(message, calls)
+        if message.stored:
+            outcomes = replace(outcomes, origins=lineages_of(message, calls))
         if self._graphs:
             outcomes = replace(outcomes, results=self._graphs.explain(outcomes))
         self._out.append(outcomes)  # before RestoreObjects: nodes that are rerun drop their delivered failures

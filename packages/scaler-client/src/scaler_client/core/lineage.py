@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -24,9 +24,9 @@ from scaler_client.core.records import (
     OutstandingCall,
     is_call_known,
 )
-from scaler_client.objects.handles import Remade, StoredObject, StoredPayload
+from scaler_client.objects.handles import Remade, ResultOrigin, StoredObject, StoredPayload
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.messages import Status
+from scaler_protocol.messages import Done, Status
 from scaler_protocol.objects import REFERENCE_BYTES
 
 LINEAGE_DEPTH: Final = 100
@@ -78,7 +78,14 @@ class IntermediateInput:
         return self.pieces[bisect_right(self.pieces, node, key=lambda piece: piece.first) - 1]
 
 
-Input = ObjectInput | SmallInput | LoadedInput | ResultInput | IntermediateInput
+@dataclass(frozen=True, slots=True)
+class UndeliveredInput:
+    """The outcome of another task, which came in the same moment and is not delivered yet."""
+
+    need: Dependency
+
+
+Input = ObjectInput | SmallInput | LoadedInput | ResultInput | IntermediateInput | UndeliveredInput
 
 
 @dataclass(slots=True, eq=False)
@@ -106,7 +113,29 @@ class Lineage:
         return inline + (len(self.call) if isinstance(self.call, bytes) else 0)
 
 
-def adopted(outcomes: Deliver, adopt: Callable[[bytes, Lineage | None], bytes]) -> Deliver:
+def lineages_of(done: Done, calls: Sequence[OutstandingCall | None]) -> dict[int, Lineage]:
+    """The lineages of the results in object storage, by position; call it before graphs that end are forgotten."""
+    return {
+        position: lineage_of(call, done.tasks[position], done.statuses[position])
+        for position in done.stored
+        if (call := calls[position]) is not None and not isinstance(call, GraphPiece) and is_call_known(call)
+    }
+
+
+def lineage_of(call: OutstandingCall, task: int, status: int) -> Lineage:
+    """The lineage of the result of one of the tasks of a call."""
+    payload = call._call_of(task)
+    inputs = [_input_of(need) for need in call._needs_of(task)]
+    kept = ObjectInput(weakref.ref(payload.object)) if type(payload) is StoredPayload else payload
+    return Lineage(task, status, call._group, kept, inputs, _depth(inputs))
+
+
+def _depth(inputs: Iterable[Input]) -> int:
+    nearest = (each.lineage for each in inputs if isinstance(each, ResultInput))
+    return 1 + max((lineage.depth for lineage in nearest if lineage is not None), default=0)
+
+
+def adopted(outcomes: Deliver, adopt: Callable[[bytes, ResultOrigin | None], bytes]) -> Deliver:
     """The batch with `adopt` applied to every reference, including those of tasks no longer outstanding.
 
     Earlier batches have been delivered, because their outcomes may be inputs of these calls. If `adopt` raises, that
@@ -116,41 +145,48 @@ def adopted(outcomes: Deliver, adopt: Callable[[bytes, Lineage | None], bytes]) 
     batch = {task: (status, result) for task, status, result in zip(outcomes.tasks, statuses, results, strict=True)}
     for position in outcomes.stored:
         if len(results[position]) == REFERENCE_BYTES:
-            call, task = outcomes.calls[position], outcomes.tasks[position]
-            is_kept = call is not None and not isinstance(call, GraphPiece) and is_call_known(call)
+            origin = outcomes.origins.get(position)
+            if isinstance(origin, Lineage):
+                _find_undelivered(origin, batch)
             try:
-                lineage = lineage_of(call, task, statuses[position], batch) if call is not None and is_kept else None
-                results[position] = adopt(results[position], lineage)
+                results[position] = adopt(results[position], origin)
             except Exception as error:
                 statuses[position], results[position] = Status.FAILED, LocalFailure.undelivered(error)
-            batch[task] = statuses[position], results[position]
+            batch[outcomes.tasks[position]] = statuses[position], results[position]
     return replace(outcomes, statuses=statuses, results=results, stored=())
 
 
-def lineage_of(call: OutstandingCall, task: int, status: int, batch: Mapping[int, Outcome]) -> Lineage:
-    """The lineage of the result of one of the tasks of a call; `batch`: outcomes that are not delivered yet."""
-    payload = call._call_of(task)
-    inputs = [_input_of(need, batch) for need in call._needs_of(task)]
-    deepest = [each.lineage.depth for each in inputs if isinstance(each, ResultInput) and each.lineage is not None]
-    kept = ObjectInput(weakref.ref(payload.object)) if type(payload) is StoredPayload else payload
-    return Lineage(task, status, call._group, kept, inputs, 1 + max(deepest, default=0))
+def _find_undelivered(lineage: Lineage, batch: Mapping[int, Outcome]) -> None:
+    """Replace inputs that had not been delivered when the lineage was made; `batch`: outcomes that still are not."""
+    if any(isinstance(each, UndeliveredInput) for each in lineage.inputs):
+        lineage.inputs = [
+            _of_outcome(each.need.task_id, each.need.outcome() or batch.get(each.need.task_id))
+            if isinstance(each, UndeliveredInput)
+            else each
+            for each in lineage.inputs
+        ]
+        lineage.depth = _depth(lineage.inputs)
 
 
 def _unknown() -> None:
     """No outcome."""
 
 
-def _input_of(need: Dependency, batch: Mapping[int, Outcome]) -> Input:
+def _input_of(need: Dependency) -> Input:
     if isinstance(need, StoredObject):
         return ObjectInput(weakref.ref(need))
     if isinstance(need, NodeNeed):
         return IntermediateInput(need, need.graph.pieces)
-    outcome = need.outcome() or batch.get(need.task_id)
+    outcome = need.outcome()
+    return UndeliveredInput(need) if outcome is None else _of_outcome(need.task_id, outcome)
+
+
+def _of_outcome(task: int, outcome: Outcome | Dump | None) -> Input:
     if not isinstance(outcome, tuple):
-        return LoadedInput(need.task_id, weakref.WeakMethod(outcome) if outcome is not None else _unknown)
+        return LoadedInput(task, weakref.WeakMethod(outcome) if outcome is not None else _unknown)
     status, payload = outcome
     if type(payload) is not StoredPayload:
-        return SmallInput(need.task_id, outcome)
+        return SmallInput(task, outcome)
     lineage = payload.object.origin
     near = lineage if isinstance(lineage, Lineage) and lineage.depth < LINEAGE_DEPTH else None
-    return ResultInput(need.task_id, status, weakref.ref(payload.object), near)
+    return ResultInput(task, status, weakref.ref(payload.object), near)

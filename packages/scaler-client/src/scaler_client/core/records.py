@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Final, Protocol
 
-from scaler_client.objects.handles import object_bytes, stored_positions, true_size
+from scaler_client.objects.handles import ResultOrigin, object_bytes, stored_positions, true_size
 from scaler_protocol.errors import ObjectNotFoundError, ScalerError, StorageLostError, describe, restore
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Done, Group, Status
@@ -232,6 +232,8 @@ class Deliver:
     reports: RunReports
     stored: Sequence[int] = ()
     """Positions of results that are references."""
+    origins: Mapping[int, ResultOrigin] = field(default_factory=dict)
+    """By position, how to make these results again."""
 
     @classmethod
     def of(cls, done: Done, calls: Sequence[OutstandingCall | None]) -> Deliver:

@@ -15,6 +15,7 @@ from scaler_client.core.lineage import (
     ObjectInput,
     ResultInput,
     SmallInput,
+    UndeliveredInput,
 )
 from scaler_client.core.records import CallGroup, Dependency, Dump, Outcome
 from scaler_client.futures.futures import ScalerFuture, current
@@ -62,6 +63,8 @@ class Remaker:
         if isinstance(given, LoadedInput):
             dump = given.dump()
             return RemadeInput(given.task_id, lambda: dump) if dump is not None else None
+        if isinstance(given, UndeliveredInput):
+            return given.need
         if isinstance(given, IntermediateInput):
             return self._node(given)
         return self._result(given)
