@@ -495,6 +495,34 @@ def test_a_blocked_parent_gives_its_place_and_its_tail_away() -> None:
     assert sum(worker.alive for worker in host.workers.values()) == 1
 
 
+@pytest.mark.parametrize("reported", [True, False])
+def test_a_parent_whose_predecessor_s_reply_is_held_back_gives_its_place_away(reported: bool) -> None:
+    """The worker has begun the parent, whose messages overtake the reply."""
+    host = Host(1)
+    host.ready_all()
+    host.run(10)
+    host.drain()
+    first, parent = host.run(2)
+    worker, child, other = host.workers[0], 9 << 32, (9 << 32) + 1
+    assert worker.step(soon=True) is None
+    worker.begin()
+    assert worker.word == parent
+    host.handle(0, Submit([Group(b"g" * 16)], [child, other], Payloads([b"", b""]), parent=parent))
+    host.handle(SCHEDULER, Done([other], [0], Payloads([b"x"])))
+    if reported:
+        host.handle(0, Blocked((parent,), (True,)))
+    assert not any(isinstance(m, Blocked) for m in host.sent)
+    host.handle(0, worker.unsaid.pop(0))
+    assert host.outcomes[first] == 1
+    for _ in range(3):
+        host.now += 0.06
+        host.settle()
+    assert [list(m.runs) for m in host.sent if isinstance(m, Blocked)] == [[parent]]
+    record = host.core.workers.by_number[0]
+    assert record.blocked and record.children == {child} and not record.early
+    assert len(host.workers) == 3, "another worker is started for the child"
+
+
 def test_a_parent_that_waits_without_saying_so_is_found_out() -> None:
     host = Host(1)
     host.ready_all()

@@ -130,7 +130,7 @@ class AgentCore:
     def _worker_handlers(self) -> dict[type, Callable[[WorkerRecord, Any, float], None]]:
         in_flight, nesting = self.in_flight, self._nesting
         return {
-            frames.RunsEnded: in_flight.ended,
+            frames.RunsEnded: nesting.ended,
             frames.OutputWritten: self._written,
             frames.InputMissing: in_flight.input_missing,
             frames.FunctionMissing: in_flight.function_missing,

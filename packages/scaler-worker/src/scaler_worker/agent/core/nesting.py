@@ -7,6 +7,7 @@ report that they wait. Others are detected by their CPU time, which does not gro
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any, Final
 
 from scaler_protocol.errors import NestingLimitError
@@ -27,9 +28,10 @@ from scaler_protocol.plurals import counted
 from scaler_protocol.storage import DeleteObjects
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.in_flight import InFlight
-from scaler_worker.agent.core.records import RUN, WorkerRecord
+from scaler_worker.agent.core.records import RUN, WorkerRecord, run_ids
 from scaler_worker.agent.core.split_by_session import ByTask, by_session
 from scaler_worker.agent.core.workers import Workers
+from scaler_worker.ipc import frames
 
 PROBE_SECONDS: Final = 0.05
 WAITING_NANOSECONDS: Final = 1_000_000
@@ -68,7 +70,7 @@ class Nesting:
         self._in_flight.effects.append(events.Relay(worker.number, answer))
 
     def submitted(self, worker: WorkerRecord, message: Submit, now: float) -> None:
-        """Forward a Submit and record the children of the current run."""
+        """Forward a Submit and record the children of its run."""
         session = session_of(message.tasks[0]) if message.tasks else 0
         if session not in worker.sessions:
             worker.sessions[session] = None
@@ -79,11 +81,31 @@ class Nesting:
                 self._sessions.pop(oldest, None)
         entry = worker.next_entry()
         if entry is not None and entry[RUN] == message.parent:
-            if not worker.children:
-                worker.cpu = -1
-            worker.children.update(message.tasks)
-            self.probe_at = min(self.probe_at, now + PROBE_SECONDS)
+            self._add_children(worker, message.tasks, now)
+        elif early := worker.early_reports(message.parent):
+            early.children.update(message.tasks)
         self.pass_on(worker, message, now)
+
+    def _add_children(self, worker: WorkerRecord, tasks: Collection[int], now: float) -> None:
+        if not worker.children:
+            worker.cpu = -1
+        worker.children.update(tasks)
+        self.probe_at = min(self.probe_at, now + PROBE_SECONDS)
+
+    def ended(self, worker: WorkerRecord, event: frames.RunsEnded, now: float) -> None:
+        """Runs of a worker have ended. The next one may have submitted tasks, and wait for them, already."""
+        self._in_flight.ended(worker, event, now)
+        if not worker.early:
+            return
+        left = run_ids(worker.entries())
+        worker.early = {run: early for run, early in worker.early.items() if run in left}
+        early = worker.early.pop(left[0], None) if left else None
+        if early is None:
+            return
+        if early.children:
+            self._add_children(worker, early.children, now)
+        if early.blocked:
+            self._set_blocked(worker, left[0], True, now)
 
     def _relay(self, session: int, message: Any) -> WorkerRecord | None:
         number = self._sessions.get(session)
@@ -101,6 +123,8 @@ class Nesting:
                 self._in_flight.send(Release(part.tasks) if isinstance(part, Done) else Cancel(part.tasks))
             elif worker is not None and isinstance(part, Done):
                 worker.children.difference_update(part.tasks)
+                for early in worker.early.values():
+                    early.children.difference_update(part.tasks)
 
     def relay_to_session(self, message: NeedFunctions | DeleteObjects, now: float) -> None:
         """Relay a message for one client inside a task."""
@@ -113,6 +137,8 @@ class Nesting:
             if entry is not None and entry[RUN] == run:
                 worker.inferred_blocked = False
                 self._set_blocked(worker, run, blocked, now)
+            elif early := worker.early_reports(run):
+                early.blocked = blocked
 
     def _set_blocked(self, worker: WorkerRecord, run: int, blocked: bool, now: float) -> None:
         """Mark a run as blocked, which frees its slot, or as resumed."""

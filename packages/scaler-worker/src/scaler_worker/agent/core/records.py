@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import field
 from typing import Final
 
 from scaler_protocol.lazy_dataclass import dataclass
@@ -128,6 +129,14 @@ class Datagram:
         return count > SEPARATE or (count > 1 and self.estimate >= SEPARATE_MICROSECONDS)
 
 
+@dataclass(slots=True)
+class EarlyReports:
+    """What a run has reported while the reply of an earlier run is held back, until storage has its result."""
+
+    children: set[int] = field(default_factory=set)
+    blocked: bool = False
+
+
 class WorkerRecord:
     """One worker process."""
 
@@ -138,6 +147,7 @@ class WorkerRecord:
         "cpu",
         "datagrams",
         "defined",
+        "early",
         "idle_since",
         "inferred_blocked",
         "kill_reason",
@@ -185,6 +195,8 @@ class WorkerRecord:
         self.idle_since = 0.0
         self.children: set[int] = set()
         """Unfinished tasks that the current run has submitted."""
+        self.early: dict[int, EarlyReports] = {}
+        """By run: what runs behind the current one have reported."""
         self.sessions: dict[int, None] = {}
         self.retire_reason = ""
         """Why it retires, if it has reported that."""
@@ -212,6 +224,12 @@ class WorkerRecord:
     def entries(self) -> list[Entry]:
         """The runs in flight that have not ended, in order."""
         return [entry for datagram in self.datagrams for entry in datagram.left()]
+
+    def early_reports(self, run: int) -> EarlyReports | None:
+        """Where to note what a run behind the current one reports; None if the worker does not have the run."""
+        if run not in self.early and run in run_ids(self.entries()):
+            self.early[run] = EarlyReports()
+        return self.early.get(run)
 
     def next_entry(self) -> Entry | None:
         """The current run, or the next one."""
