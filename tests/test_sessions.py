@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -100,6 +101,22 @@ def test_a_graph_that_was_lost_on_its_way_while_the_client_was_given_up_is_sent_
         arrival.let_go()
         received.result(SECONDS)
         client.session.end()
+
+
+def test_a_client_that_was_stopped_for_longer_than_its_timeout_goes_on(hasty: LocalCluster, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    command = [sys.executable, "-m", "support.session_client", hasty.address, "stopped", str(runs), "graph"]
+    environment = {**os.environ, "PYTHONPATH": str(PROGRAM.parent.parent)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        try:
+            wait_until(lambda: lines(runs))  # the scheduler has the graph
+            process.send_signal(signal.SIGSTOP)
+            wait_given_up(hasty, "stopped")
+            process.send_signal(signal.SIGCONT)
+            assert process.wait(SECONDS) == 0
+        finally:
+            process.kill()
+    assert lines(runs).total() == len(graph("")) - 1
 
 
 def test_a_second_client_is_refused_while_the_first_is_there(
