@@ -53,7 +53,7 @@ def row(payload: bytes, status: int = Status.VALUE, encoding: int = Encoding.PIC
         (row(describe(WorkerDiedError("killed")), Status.FAILED), {"error": "killed"}),
         (row(b"", Status.CANCELLED), {}),
         (
-            row(pickle.dumps((KeyError("k"), "Traceback\n  x\nKeyError: 'k'")), Status.RAISED),
+            row(pickle.dumps((KeyError("k"), "Traceback (most recent call last):\n  x\nKeyError: 'k'")), Status.RAISED),
             {"error": "KeyError: 'k'"},
         ),
     ],
