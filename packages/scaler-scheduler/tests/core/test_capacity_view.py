@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from scaler_protocol.capacity import ManagerStatus
 from scaler_scheduler.core.capacity_view import CapacityView
-from scaler_scheduler.core.records import ManagerRecord
+from scaler_scheduler.core.manager_record import ManagerRecord
 from scaler_scheduler.scaling.capacity import Manager, Offer
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from scaler_scheduler.requirements import WorkerClass
 from scaler_scheduler.scaling.capacity import CapacitySnapshot, Manager, Offer
 
 if TYPE_CHECKING:
-    from scaler_scheduler.core.records import ManagerRecord
+    from scaler_scheduler.core.manager_record import ManagerRecord
 
 
 class CapacityView:

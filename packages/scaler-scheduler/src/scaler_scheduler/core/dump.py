@@ -21,6 +21,7 @@ from scaler_protocol.ranges import Text
 from scaler_protocol.waiting import WaitReasons
 from scaler_scheduler.core.event_log import capability_text
 from scaler_scheduler.core.exclusive import is_reserved
+from scaler_scheduler.core.manager_record import ManagerRecord
 from scaler_scheduler.core.records import (
     DONE,
     GONE,
@@ -29,7 +30,6 @@ from scaler_scheduler.core.records import (
     FunctionRecord,
     GraphRecord,
     LaneRecord,
-    ManagerRecord,
     TaskRecord,
     TaskState,
 )

@@ -8,7 +8,6 @@ from dataclasses import field
 from enum import IntEnum
 from itertools import islice
 
-from scaler_protocol.capacity import ManagerStatus
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import AgentStatus, Encoding, Group, Status
 from scaler_scheduler.requirements import Requirement, Runtime, WorkerClass
@@ -577,43 +576,3 @@ class OutcomeBatch:
         self.statuses.append(status)
         self.results.append(payload)
         self.profiles.append(profile)
-
-
-@dataclass(slots=True, eq=False)
-class ManagerRecord:
-    """One connected worker manager."""
-
-    peer: bytes
-    id: str
-    host: str
-    number: int
-    status: ManagerStatus | None = None
-    reported: tuple[WorkerClass, ...] = ()
-    """What the manager says that it offers."""
-    seen: dict[int, WorkerClass] = field(default_factory=dict)
-    """What the units of an offer turned out to be, by position: a machine image may hold another Python."""
-    worker_classes: tuple[WorkerClass, ...] = ()
-    """What each offer is, as far as is known."""
-    unit_offers: dict[str, int] = field(default_factory=dict)
-    """The offer of each unit that the manager has reported; those that are gone are dropped with the next status."""
-    unit_states: dict[str, int] = field(default_factory=dict)
-    """The state of each unit whose agent is connected, as the manager was told; empty before its first status."""
-    changed_units: dict[str, None] = field(default_factory=dict)
-    """Units whose state may have changed since the last DesiredWorkers."""
-    desired: tuple[int, ...] = ()
-    """The last target of each offer; empty before the first one, for which the manager keeps what it has."""
-    reason: str = ""
-    logged_failure: str = ""
-    joined: int = 0
-    starting: int = 0
-    draining: int = 0
-
-    def offer_of(self, agent: AgentRecord) -> int:
-        """The position of the offer that an agent is a unit of."""
-        offer = self.unit_offers.get(agent.unit)
-        if offer is not None and offer < len(self.worker_classes):
-            return offer
-        try:
-            return self.worker_classes.index(agent.worker_class)
-        except ValueError:
-            return 0

@@ -13,7 +13,8 @@ from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import AgentStatus, Status
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_scheduler.core.event_log import capability_text
-from scaler_scheduler.core.records import ASSIGNED, AgentRecord, GraphRecord, ManagerRecord, SessionRecord
+from scaler_scheduler.core.manager_record import ManagerRecord
+from scaler_scheduler.core.records import ASSIGNED, AgentRecord, GraphRecord, SessionRecord
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.requirements import describe_runtime
 
