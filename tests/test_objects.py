@@ -440,6 +440,10 @@ def test_cancelled_in_flight(client: Client, storage: WatchedStorage, gate: Gate
     assert all(future.cancelled() or len(future.result()) == BIG for future in racing)
     assert client.submit(size_of, b"1").result(SECONDS) == 1
     del future, racing
+    last = [client.submit(wait_at, gate.port, number) for number in range(2)]
+    for arrival in [gate.arrive() for _ in last]:
+        arrival.let_go()
+    assert [each.result(SECONDS) for each in last] == [0, 1]  # answers come in order: both have put what was cancelled
     storage.wait_empty()
 
 
