@@ -1,6 +1,7 @@
 """Everything fails at random while tasks of every kind run: each ends as it should, and nothing is left.
 
-A red seed prints what was done and who waits for what. `make chaos` runs ten small seeds and 200 big ones.
+A red seed prints what was done and who waits for what. `make test` runs one small seed, `make chaos` nine others and
+200 big ones.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ LARGE = Size(
 )
 
 
-@pytest.mark.chaos
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[] if seed == 3 else [pytest.mark.chaos]) for seed in range(10)]
+)
 def test_everything_fails_and_every_task_ends_right(tmp_path: Path, seed: int) -> None:
     print(Trial(tmp_path, seed, SMALL).run())
 
