@@ -20,9 +20,15 @@ def test_workers_of_draining_agents_do_not_count() -> None:
 
 def test_workers_and_units_are_listed_by_host() -> None:
     assert summary(STATUS)["workers"] == [
-        {"host": "h", "manager": "grid", "capabilities": "", "workers": 2, "draining": 1, "units": ["u1", "u2"]},
-        {"host": "k", "manager": "", "capabilities": "gpu=1", "workers": 8, "draining": 0, "units": []},
-    ]
+        {
+            "host": "h", "manager": "grid", "capabilities": "", "workers": 2, "draining": 1,
+            "agents": ["a", "b"], "units": ["u1", "u2"],
+        },
+        {
+            "host": "k", "manager": "", "capabilities": "gpu=1", "workers": 8, "draining": 0,
+            "agents": ["c"], "units": [],
+        },
+    ]  # fmt: skip
 
 
 def test_the_text_names_hosts_managers_and_draining_agents() -> None:

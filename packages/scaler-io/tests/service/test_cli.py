@@ -113,6 +113,39 @@ def test_positionals_may_stand_apart() -> None:
     assert (config.address, config.street) == ("a", "b")
 
 
+@dataclass(frozen=True, slots=True)
+class MarketConfig:
+    address: str
+    stalls: tuple[int, ...]
+    open: bool
+
+
+MARKET = Command(
+    "market",
+    "Open a market.",
+    "market",
+    MarketConfig,
+    (
+        Option(("address",), "where"),
+        Option(("stalls",), "which stalls", whole_number(), default=(), repeated=True, metavar="STALL"),
+        Option(("--open", "-o"), "let people in", default=False, flag=True),
+    ),
+)
+
+
+@pytest.mark.parametrize("words", [["a", "1", "2", "-o", "3"], ["-o", "a", "1", "2", "3"], ["a", "-o", "1", "2", "3"]])
+def test_a_repeated_positional_takes_all_words_that_are_left(words: list[str]) -> None:
+    assert MARKET.read(words, {}) == MarketConfig("a", (1, 2, 3), True)
+    assert MARKET.read(["a"], {}) == MarketConfig("a", (), False)
+
+
+def test_help_shows_a_repeated_positional(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        MARKET.read(["-h"], {})
+    assert ended.value.code == 0
+    assert "usage: market ADDRESS [STALL ...] [option ...]" in capsys.readouterr().out
+
+
 def test_words_after_two_dashes_are_positional() -> None:
     assert read("-n", "4", "--", "-odd").address == "-odd"
 

@@ -20,6 +20,7 @@ usage: scaler FILE.toml                          start the cluster that a file d
        scaler dump SCHEDULER_ADDRESS [-o FILE]   who waits for what, and why, as JSON
        scaler results SCHEDULER_ADDRESS SESSION  the tasks of a named session and their results; --json, --drop
        scaler wait SCHEDULER_ADDRESS --workers N wait until N workers are connected
+       scaler drain SCHEDULER_ADDRESS AGENT ...  have agents finish their tasks and leave; --host, --no-wait
        scaler keys init|add-client|list|revoke   make the keys of a cluster, and say who may connect
 
 example:
@@ -48,6 +49,7 @@ def run(words: Sequence[str]) -> int:
         "dump": _dump,
         "results": _results,
         "wait": _wait,
+        "drain": _drain,
         "keys": _keys,
     }
     if words[0] in ("init", "check") and words[1:2] in (["-h"], ["--help"]):
@@ -137,6 +139,13 @@ def _wait(words: Sequence[str]) -> int:
 
     _end_on_signals()
     return status.wait(words)
+
+
+def _drain(words: Sequence[str]) -> int:
+    from scaler_launch import drain
+
+    _end_on_signals()
+    return drain.run(words)
 
 
 def _keys(words: Sequence[str]) -> int:

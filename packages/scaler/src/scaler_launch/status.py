@@ -9,7 +9,7 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Final
 
-from scaler_io.security.keyring import SUBSCRIBER_KEYS
+from scaler_io.security.keyring import SUBSCRIBER_KEYS, KeyRole
 from scaler_io.service.cli import Command
 from scaler_io.service.options import KEYS, Option, positive_seconds, whole_number
 from scaler_io.transport.own_keys import credentials_for
@@ -76,7 +76,7 @@ WAIT: Final = Command(
 def show(words: Sequence[str]) -> int:
     """Print the status; returns the exit code. Raises NoStatusError if no scheduler answers."""
     options = STATUS.read(words)
-    with _listening(options) as listening:
+    with listening_to(options.address, options.keys, options.insecure) as listening:
         # The second status follows the tasks that have not ended.
         listening.wait_for(lambda model: len(model.history) > 1, options.timeout_seconds)
     status = listening.model.status
@@ -89,7 +89,7 @@ def show(words: Sequence[str]) -> int:
 def wait(words: Sequence[str]) -> int:
     """Wait for workers; returns 0, or 1 after the time limit. Raises NoStatusError if no scheduler answers."""
     options = WAIT.read(words)
-    with _listening(options) as listening:
+    with listening_to(options.address, options.keys, options.insecure) as listening:
         listening.wait_for(lambda model: model.status is not None, min(options.timeout_seconds, 30.0))
         status = listening.model.status
         assert status is not None
@@ -106,12 +106,12 @@ def wait(words: Sequence[str]) -> int:
 
 
 @contextlib.contextmanager
-def _listening(options: StatusOptions | WaitOptions) -> Iterator[Listening]:
+def listening_to(
+    scheduler: Address, keys: Path | None, insecure: bool, roles: Sequence[KeyRole] = SUBSCRIBER_KEYS
+) -> Iterator[Listening]:
     """A subscription to a scheduler's monitor, which is two ports above unless it was moved."""
-    scheduler = options.address
     monitor = scheduler.beside(2)
-    credentials = credentials_for(monitor, options.keys, options.insecure, SUBSCRIBER_KEYS)
-    listening = Listening(monitor, credentials=credentials)
+    listening = Listening(monitor, credentials=credentials_for(monitor, keys, insecure, roles))
     try:
         yield listening
     except NoStatusError:
@@ -154,16 +154,22 @@ def summary(status: MonitorStatus) -> dict[str, Any]:
 
 
 def _workers_by_host(status: MonitorStatus) -> list[dict[str, Any]]:
-    """The workers, draining agents and units of each host, worker manager and set of capabilities."""
+    """The workers, agents, draining agents and units of each host, worker manager and set of capabilities."""
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for host, manager, capabilities, size, unit, is_draining in zip(
-        status.agent_hosts, status.agent_managers, status.agent_capabilities, status.agent_workers,
+    for name, host, manager, capabilities, size, unit, is_draining in zip(
+        status.agent_names, status.agent_hosts, status.agent_managers, status.agent_capabilities, status.agent_workers,
         status.agent_units, status.agent_draining, strict=True,
     ):  # fmt: skip
-        names = {"host": host, "manager": manager, "capabilities": capabilities}
-        row = rows.setdefault((host, manager, capabilities), {**names, "workers": 0, "draining": 0, "units": []})
+        row = rows.setdefault(
+            (host, manager, capabilities),
+            {
+                "host": host, "manager": manager, "capabilities": capabilities,
+                "workers": 0, "draining": 0, "agents": [], "units": [],
+            },
+        )  # fmt: skip
         row["workers"] += size
         row["draining"] += is_draining
+        row["agents"].append(name)
         if unit:
             row["units"].append(unit)
     return [rows[key] for key in sorted(rows)]

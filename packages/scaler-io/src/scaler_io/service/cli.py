@@ -106,11 +106,11 @@ class Command(Generic[T]):
         return {*_CONFIG_NAMES, *_TEXT_NAMES, *(name for option in self.options for name in option.spellings)}
 
     def _parser(self) -> argparse.ArgumentParser:
-        places = [
-            option.placeholder if option.default is REQUIRED else f"[{option.placeholder}]"
-            for option in self.options
-            if option.positional
-        ]
+        places = []
+        for option in self.options:
+            if option.positional:
+                place = f"{option.placeholder} ..." if option.repeated else option.placeholder
+                places.append(place if option.default is REQUIRED else f"[{place}]")
         parser = argparse.ArgumentParser(
             prog=self.program,
             usage=" ".join(["%(prog)s", *places, "[option ...]"]),
@@ -157,11 +157,13 @@ class Command(Generic[T]):
         # argparse fills no further positional after an option between two: the later words are in `rest`.
         places = [found.pop(option.destination) for option in positionals if option.destination in found]
         places += [word for word in rest if word != "--"]
-        if len(places) > len(positionals):
-            raise UsageError(f"unexpected argument {places[len(positionals)]!r}")
         given = {}
-        for option, word in zip(positionals, places, strict=False):
-            given[option.destination] = Given(option.placeholder, [word])
+        for option in positionals:
+            if texts := places if option.repeated else places[:1]:
+                given[option.destination] = Given(option.placeholder, texts)
+            places = places[len(texts) :]
+        if places:
+            raise UsageError(f"unexpected argument {places[0]!r}")
         for option in self.options:
             if option.destination in found:
                 value = found[option.destination]
@@ -273,7 +275,7 @@ def _declare(parser: argparse.ArgumentParser, option: Option) -> None:
         settings["action"] = argparse.BooleanOptionalAction
     else:
         settings["metavar"] = option.placeholder
-    if option.repeated:
+    if option.repeated and not option.positional:
         settings.update(nargs="+", action="extend")
     if option.positional:
         action = parser.add_argument(option.destination, nargs="?", **settings)

@@ -34,7 +34,8 @@ class Option:
     """One setting of a program; if its first name has no dash, it is positional and its other names are TOML keys.
 
     `parse` converts text to the value and raises ValueError with a sentence. A `flag` takes no value and is accepted as
-    --name and --no-name. A `repeated` option takes several words and makes a tuple.
+    --name and --no-name. A `repeated` option takes several words and makes a tuple; a positional one takes all that are
+    left, so it is the last.
     """
 
     names: tuple[str, ...]

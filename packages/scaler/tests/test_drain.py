@@ -1,0 +1,50 @@
+"""`scaler drain`: which agents are meant. With real agents: tests/test_drain.py."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from scaler_launch.drain import DRAIN, NotDrainedError, chosen
+from scaler_protocol.monitoring import MonitorStatus
+
+STATUS: Final = MonitorStatus(
+    1, 1000.0, agents=(11, 12, 13, 14), agent_names=("h:1", "h:2", "k:1", "k:1"), agent_hosts=("h", "h", "k", "k"),
+    agent_units=("u1", "", "", "u4"), agent_workers=(1,) * 4,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("agents", "hosts", "numbers"),
+    [
+        (["h:2"], [], {12}),
+        (["u1"], [], {11}),
+        (["k:1"], [], {13, 14}),
+        ([], ["h"], {11, 12}),
+        (["u4", "h:1"], ["h"], {11, 12, 14}),
+    ],
+)
+def test_agents_are_named_by_name_unit_or_host(agents: list[str], hosts: list[str], numbers: set[int]) -> None:
+    assert chosen(STATUS, agents, hosts).keys() == numbers
+
+
+@pytest.mark.parametrize(
+    ("status", "agents", "hosts", "text"),
+    [
+        (STATUS, ["h:1", "h:22"], [], r"no agent or unit is called 'h:22'; did you mean h:2\?; nothing was drained"),
+        (STATUS, ["wrong"], [], "called 'wrong'; connected: h:1, h:2, k:1, u1, u4; nothing"),
+        (STATUS, ["h"], ["node"], "no agent or unit is called 'h'"),
+        (STATUS, [], [""], "no host with an agent is called ''; connected: h, k; nothing"),
+        (MonitorStatus(1, 1.0), [], ["h"], "no host with an agent is called 'h'; none is connected; nothing"),
+    ],
+)
+def test_an_unknown_name_drains_nobody(status: MonitorStatus, agents: list[str], hosts: list[str], text: str) -> None:
+    with pytest.raises(NotDrainedError, match=text):
+        chosen(status, agents, hosts)
+
+
+def test_somebody_must_be_named() -> None:
+    with pytest.raises(ValueError, match="name agents, as `scaler status --json` lists them, or hosts with --host"):
+        DRAIN.parse(["tcp://127.0.0.1:2345", "--no-wait"], {})
+    assert DRAIN.parse(["tcp://127.0.0.1:2345", "--host", "h", "k"], {}).host == ("h", "k")
