@@ -130,6 +130,20 @@ def test_a_task_that_kills_its_workers_is_given_up_at_the_limit(driver: Schedule
     assert "SIGSEGV" in str(error) and error.details == {"host": "h", "runs": 3}
 
 
+def test_a_run_that_had_ended_when_its_worker_died_is_an_attempt_and_not_charged(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent()
+    (task,) = driver.submit(client)
+    attempts = []
+    for _ in range(5):
+        (run,) = driver.take(agent, messages.Run)
+        attempts += list(run.attempts) or [1]
+        lost = describe(WorkerDiedError("killed by SIGSEGV", charged=False))
+        driver.done(agent, {task: run.first_run}, Status.LOST, lost)
+    assert attempts == [1, 2, 3, 4, 5] and not driver.outcomes(client)
+    driver.done(agent, driver.runs(agent), Status.VALUE, b"result")
+    assert driver.outcomes(client)[task][0] == Status.VALUE
+
+
 def test_a_host_that_dies_charges_only_what_was_running(driver: SchedulerDriver) -> None:
     client = driver.client()
     poison, innocent = driver.submit(client, 2)

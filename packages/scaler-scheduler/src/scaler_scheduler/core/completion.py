@@ -218,13 +218,16 @@ class Completion:
     def _is_lost_run_repeated(self, record: TaskRecord, payload: bytes) -> bool:
         """Count a lost run; returns whether the task runs again.
 
-        A run that used too much memory is not counted: the first time, the task runs again, alone on a host.
+        A run that used too much memory is not charged: the first time, the task runs again, alone on a host. Neither is
+        one that had ended when its worker died.
         """
-        extra = record.more()
+        extra, error = record.more(), restore(payload)
         extra.earlier_runs += 1
-        if isinstance(restore(payload), MemoryLimitError):
+        if isinstance(error, MemoryLimitError):
             first, extra.exclusive = not extra.exclusive, True
             return first
+        if error.details.get("charged") is False:
+            return True
         extra.lost_runs += 1
         self._state.event_log.lost_runs += 1
         return extra.lost_runs < self._state.config.lost_run_limit

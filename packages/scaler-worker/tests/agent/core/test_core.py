@@ -64,7 +64,9 @@ BODIES = {F: b"f", G: b"g", H: b"h"}
 class ModelWorker:
     """What a worker process does: reads datagrams in order, runs their tasks in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, ran: set[int]) -> None:
+        self.ran = ran
+        """Runs that a worker has executed."""
         self.unread: list[events.SendTasks] = []
         self.current: events.SendTasks | None = None
         self.at = 0
@@ -85,6 +87,18 @@ class ModelWorker:
         if self.current is not None:
             self.word = self.current.entries[self.at][0]
 
+    @property
+    def has_revoked(self) -> bool:
+        """Whether it does not run its next run, because that is revoked."""
+        return self.current is not None and self.revoked >= self.current.sequence and self.at > 0
+
+    def note_executing(self) -> None:
+        """The worker dies: note the run that it executes."""
+        if self.current is not None and not self.has_revoked:
+            run, _, group, *_ = self.current.entries[self.at]
+            if run == self.word and group.kind.handle in self.knows:
+                self.ran.add(run)
+
     def step(self, soon: bool = False) -> Any:
         """End the current run, or give back what is revoked; the event of it, if it is said at once and not `soon`."""
         event = self.next_event()
@@ -98,7 +112,7 @@ class ModelWorker:
         if self.current is None:
             return None
         entry = self.current.entries[self.at]
-        if self.revoked >= self.current.sequence and self.at:
+        if self.has_revoked:
             sequence, self.current = self.current.sequence, None
             return DatagramReturned(entry[0], sequence)
         self.at += 1
@@ -106,6 +120,8 @@ class ModelWorker:
             self.current = None
         if entry[2].kind.handle not in self.knows:
             return FunctionMissing(entry[0])
+        assert entry[0] not in self.ran, "a run is executed twice"
+        self.ran.add(entry[0])
         return RunsEnded([entry[0]], [Status.VALUE], [5], [NO_PROFILE], [b"result"], [])
 
 
@@ -121,6 +137,7 @@ class Host:
         self.core = AgentCore(AgentConfig(workers, "agent", "host", secret=secret))
         self.now = 100.0
         self.workers: dict[int, ModelWorker] = {}
+        self.ran: set[int] = set()
         self.sent: list[Any] = []
         self.logs: list[str] = []
         self.outcomes: Counter[int] = Counter()
@@ -133,6 +150,7 @@ class Host:
         self.next = 1
         self.chargeable: set[int] = set()
         """Runs whose workers have died in them."""
+        self.charged: set[int] = set()
         self.shares_turn = False
         """Whether the next event is handled in one turn with the one after it."""
         self.reads_meanwhile = False
@@ -164,7 +182,7 @@ class Host:
             if self.unstartable:
                 self.core.handle(SCHEDULER, events.EffectFailed(effect, self.unstartable), self.now)
             else:
-                self.workers[effect.worker] = ModelWorker()
+                self.workers[effect.worker] = ModelWorker(self.ran)
         elif isinstance(effect, events.EndAgent):
             self.stopped.append(effect)
         elif isinstance(effect, events.ResizeDone):
@@ -223,6 +241,9 @@ class Host:
             self.outcomes.update(message.runs)
             self.tasks_ended.update(message.tasks)
             self.status.update(zip(message.runs, message.statuses, strict=True))
+            for run, status, payload in zip(message.runs, message.statuses, message.results, strict=True):
+                if status == Status.LOST and restore(payload).details.get("charged", True):
+                    self.charged.add(run)
         elif isinstance(message, Returned):
             self.returned.update(message.runs)
 
@@ -268,8 +289,9 @@ class Host:
         worker = self.workers.pop(number)
         if worker.alive:
             self.chargeable.add(worker.word)
+        worker.note_executing()
         self.handle(number, events.WorkerDied("was killed by SIGKILL", worker.word, 5 << 20))
-        assert {run for run, status in self.status.items() if status == Status.LOST} <= self.chargeable
+        assert self.charged <= self.chargeable
 
     def read_run(self, number: int) -> None:
         worker = self.workers[number]
@@ -748,24 +770,50 @@ def test_a_run_that_wrote_over_its_word_is_charged(ended: int, word: int) -> Non
     assert host.status[run] == Status.LOST
 
 
-def test_outcomes_that_a_dead_worker_had_not_said_are_made_again() -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+def test_runs_that_ended_and_were_not_reported_are_lost_with_their_worker_and_not_charged(stopped: bool) -> None:
+    """Their results were in transit to storage: another run of each is another attempt, which the scheduler counts."""
     host = Host(1, secret=b"secret")
     host.ready_all()
     host.run(1)
     host.drain()  # they are known to be short
-    runs = host.run(3)
+    runs = host.run(4)
     host.step(0, soon=True)
     host.step(0)
     host.workers[0].begin()
     assert host.workers[0].word == runs[2] and not host.outcomes.keys() & set(runs)
+    if stopped:
+        host.core.in_flight.corrupted(host.core.workers.by_number[0], 0, host.now)
+        host.settle()
     host.die(0)
-    assert host.status[runs[2]] == Status.LOST
+    assert [host.status[run] for run in runs[:3]] == [Status.LOST] * 3
+    assert host.charged == (set() if stopped else {runs[2]})
     unsaid = [message for message in host.sent if isinstance(message, DeleteObjects)]
     assert [message.objects for message in unsaid] == [
-        (result_name(b"secret", SESSION + run, run, 1000),) for run in runs
+        (result_name(b"secret", SESSION + run, run, 1000),) for run in runs[:3]
     ]
     host.drain()
-    assert [host.status[run] for run in runs] == [Status.VALUE, Status.VALUE, Status.LOST]
+    assert host.status[runs[3]] == Status.VALUE, "it was behind the one in which the worker died"
+
+
+def test_runs_before_a_revoked_one_are_lost_with_their_worker() -> None:
+    host = Host(1)
+    host.ready_all()
+    host.run(1)
+    host.drain()
+    runs = host.run(4)
+    worker = host.workers[0]
+    worker.begin()
+    host.now += 1.0
+    host.settle()
+    host.read_run(0)
+    assert worker.step(soon=True) is None
+    worker.begin()
+    assert worker.word == runs[1] and worker.has_revoked and not worker.unread
+    host.die(0)
+    assert host.status[runs[0]] == Status.LOST and not host.charged
+    host.drain()
+    assert [host.status[run] for run in runs[1:]] == [Status.VALUE] * 3
 
 
 def test_a_run_that_is_stored_does_not_end_the_one_behind_it() -> None:

@@ -18,7 +18,7 @@ from scaler_worker.agent.core import events
 from scaler_worker.agent.core.core import AgentCore
 from scaler_worker.agent.core.events import SCHEDULER
 from scaler_worker.agent.core.memory_limit import FASTEST_GROWTH, LONGEST_SECONDS, SHORTEST_SECONDS
-from scaler_worker.agent.core.records import AgentConfig
+from scaler_worker.agent.core.records import NO_RUN, AgentConfig
 from scaler_worker.ipc.frames import RunsEnded, WorkerReady
 
 LIMIT = 1 << 30
@@ -106,8 +106,8 @@ def test_a_result_that_came_before_the_worker_was_killed_counts() -> None:
 
 def test_a_worker_that_is_large_between_tasks_is_replaced_and_nothing_is_lost() -> None:
     host = Host()
-    assert host.used(2, LIMIT + 1, current=0) == [events.KillWorker(host.worker_of[2])]
-    host.feed(host.worker_of[2], events.WorkerDied("was killed by SIGKILL", 0))
+    assert host.used(2, LIMIT + 1, current=NO_RUN) == [events.KillWorker(host.worker_of[2])]
+    host.feed(host.worker_of[2], events.WorkerDied("was killed by SIGKILL", NO_RUN))
     assert host.lost() == {} and host.take(events.StartWorker)
 
 

@@ -4,8 +4,8 @@ Theory. A *run* (one dispatch of a task) is in exactly one state: waiting, parke
 arrive, or in flight at one worker.
 
     Run --> waiting | parked --SendTasks--> in flight --RunsEnded--> Done, and kept until Release or another Run of it
-    in flight --recalled, revoked, or its worker died in another run--> waiting, at the front
-    in flight --its worker died in it--> Done LOST; stopped for its timeout --> Done FAILED
+    in flight --recalled, revoked, or its worker died before it began--> waiting, at the front
+    in flight --its worker died in it or after it--> Done LOST; stopped for its timeout --> Done FAILED
     any state --Withdraw--> Done CANCELLED at once; a worker that executes it is killed
     waiting --Recall--> Returned; in flight --InputMissing--> Returned
 

@@ -12,7 +12,7 @@ from scaler_protocol.messages import Status, WorkerState
 from scaler_protocol.storage import DeleteObjects
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.in_flight import InFlight
-from scaler_worker.agent.core.records import ATTEMPT, Entry, WorkerRecord
+from scaler_worker.agent.core.records import ATTEMPT, Entry, WorkerRecord, run_ids
 from scaler_worker.agent.core.workers import Workers
 from scaler_worker.ipc import frames
 
@@ -25,12 +25,16 @@ class Deaths:
         self._host, self._secret = host, secret
 
     def died(self, worker: WorkerRecord, event: events.WorkerDied, now: float) -> None:
-        """Charge the current run of a worker that has died; requeue its other runs."""
+        """Charge the current run of a worker that has died; requeue those that it has not begun.
+
+        Of those before the current one the results were in transit: they are lost as well, but not charged.
+        """
         entries = worker.entries()
         killed = worker.state == WorkerState.STOPPING
         current = worker.run_named(event.run)
         charged = worker.charged_run if killed else current
-        self._delete_unreported(worker, entries, current)
+        begun = run_ids(worker.begun(event.run))
+        self._delete_unreported(worker, entries[: len(begun)])
         requeued: list[Entry] = []
         for entry in entries:
             run, task, *_ = entry
@@ -40,6 +44,8 @@ class Deaths:
                 self._in_flight.fail(run, task, worker.kill_status, worker.kill_reason)
             elif run == charged:
                 self._in_flight.fail(run, task, Status.LOST, describe(self._death(worker, entry, event)))
+            elif run in begun:
+                self._in_flight.fail(run, task, Status.LOST, describe(self._lost_result(worker, entry, event)))
             else:
                 requeued.append(entry)
         worker.datagrams.clear()
@@ -51,15 +57,17 @@ class Deaths:
             self._workers.deaths.append(text)
             self._in_flight.effects.append(Log(logging.WARNING, text))
 
-    def _delete_unreported(self, worker: WorkerRecord, entries: Sequence[Entry], current: int) -> None:
-        """Delete the results that runs up to the current one may have stored and not reported."""
-        if not self._secret or not current:
+    def _delete_unreported(self, worker: WorkerRecord, begun: Sequence[Entry]) -> None:
+        """Delete the results that these runs may have stored and not reported."""
+        if not self._secret:
             return
-        for run, task, *_ in entries:
+        for run, task, *_ in begun:
             name = frames.result_name(self._secret, task, run, worker.pid)
             self._in_flight.effects.append(events.SendToScheduler(DeleteObjects((name,), task >> SESSION_BITS)))
-            if run == current:
-                return
+
+    def _lost_result(self, worker: WorkerRecord, entry: Entry, event: events.WorkerDied) -> WorkerDiedError:
+        text = f"{worker.name} (process {worker.pid} on {self._host}) {event.reason} before the result was reported"
+        return WorkerDiedError(f"{text}, attempt {entry[ATTEMPT]}", host=self._host, reason=event.reason, charged=False)
 
     def _death(self, worker: WorkerRecord, entry: Entry, event: events.WorkerDied) -> WorkerDiedError:
         attempt = entry[ATTEMPT]

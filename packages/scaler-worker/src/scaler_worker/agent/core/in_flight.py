@@ -338,6 +338,7 @@ class InFlight:
                 if event.run in runs[datagram.at :]:
                     cut = runs.index(event.run) + 1
                     worker.revoked_run = runs[cut] if cut < len(runs) else NO_RUN
+                    worker.revoked_sequence = datagram.sequence
                     self._requeue(worker, datagram.entries[cut:])
                     del datagram.entries[cut:]
                 return

@@ -160,6 +160,7 @@ class WorkerRecord:
         "retire_reason",
         "returned_unrevoked",
         "revoked_run",
+        "revoked_sequence",
         "sequence",
         "sessions",
         "state",
@@ -181,6 +182,8 @@ class WorkerRecord:
         """Whether it returned its last datagram although that was not revoked."""
         self.revoked_run = NO_RUN
         """The first run that was last reclaimed from a revoked datagram: the run cell may show it."""
+        self.revoked_sequence = 0
+        """That datagram."""
         self.blocked = False
         self.inferred_blocked = False
         """Whether `blocked` was inferred from its CPU time."""
@@ -220,6 +223,20 @@ class WorkerRecord:
         if entry is None or (cell != entry[RUN] and cell in (self.last_run, self.revoked_run)):
             return 0
         return cell if cell in run_ids(self.entries()) else entry[RUN]
+
+    def begun(self, cell: int) -> list[Entry]:
+        """The runs in flight that it may have begun, according to its run cell, in order.
+
+        Results of those before the current one may be in transit to storage.
+        """
+        entries = self.entries()
+        runs = run_ids(entries)
+        # One that was reclaimed and sent again may wait or run: the cell shows the same.
+        if current := cell if cell in runs else self.run_named(cell):
+            return entries[: runs.index(current) + 1]
+        if self.datagrams and cell == self.revoked_run and self.datagrams[0].sequence == self.revoked_sequence:
+            return self.datagrams[0].left()
+        return []
 
     def entries(self) -> list[Entry]:
         """The runs in flight that have not ended, in order."""
