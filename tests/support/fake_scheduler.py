@@ -15,7 +15,7 @@ import cloudpickle
 
 from scaler_client.payloads import pickles
 from scaler_io.links.events import PeerJoined, PeerLost
-from scaler_io.links.hub import PeerTimeouts
+from scaler_io.links.link_record import PeerTimeouts
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import restore
 from scaler_protocol.handshake import Welcome

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 
 from scaler_io.links.events import HubEvent
-from scaler_io.links.hub import Hub, PeerTimeouts
+from scaler_io.links.hub import Hub
+from scaler_io.links.link_record import PeerTimeouts
 from scaler_io.transport.zeromq import Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Hello, Refused, Welcome

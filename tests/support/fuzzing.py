@@ -12,7 +12,8 @@ from typing import Protocol
 import pytest
 
 from scaler_io.links.events import HubEvent, PeerLost
-from scaler_io.links.hub import Hub, PeerTimeouts
+from scaler_io.links.hub import Hub
+from scaler_io.links.link_record import PeerTimeouts
 from scaler_io.links.streams import HEADER, cut, join
 from scaler_protocol.codec import encode
 from scaler_protocol.errors import ProtocolError

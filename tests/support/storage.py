@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import TypeVar
 
 from scaler_io.links.events import HubEvent
-from scaler_io.links.hub import Hub, PeerTimeouts
+from scaler_io.links.hub import Hub
+from scaler_io.links.link_record import PeerTimeouts
 from scaler_io.service.memory_limits import MEMORY
 from scaler_io.service.runtime_dirs import ServerDirectory
 from scaler_io.service.server_loop import ServerLoop

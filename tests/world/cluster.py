@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from scaler_io.links.effects import Effect
 from scaler_io.links.events import HubEvent
-from scaler_io.links.hub import Hub, PeerTimeouts
+from scaler_io.links.hub import Hub
+from scaler_io.links.link_record import PeerTimeouts
 from scaler_io.service.server_loop import ServiceTurn
 from scaler_io.simulation.network import MemoryConnection, MemoryDialer, MemoryListener, MemoryNetwork, MemoryShell
 from scaler_protocol.addresses import Address

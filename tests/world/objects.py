@@ -15,7 +15,8 @@ from pathlib import Path
 
 from scaler_io.links.effects import Effect
 from scaler_io.links.events import HubEvent
-from scaler_io.links.hub import Hub, PeerTimeouts
+from scaler_io.links.hub import Hub
+from scaler_io.links.link_record import PeerTimeouts
 from scaler_io.links.uplink import Uplink
 from scaler_io.objects.file_locks import LivenessLocks
 from scaler_io.objects.host_cache import HostCache

@@ -15,7 +15,8 @@ import pytest
 
 from scaler_io.links.effects import Effect, Send
 from scaler_io.links.events import HubEvent, LinkUp, PeerJoined, PeerLost, UplinkEvent
-from scaler_io.links.hub import Hub, PeerTimeouts
+from scaler_io.links.hub import Hub
+from scaler_io.links.link_record import PeerTimeouts
 from scaler_io.links.streams import HEADER, Frames
 from scaler_io.links.uplink import Uplink
 from scaler_io.objects import connection_thread
@@ -26,7 +27,7 @@ from scaler_io.transport.endpoint import EpochConnection, EpochDialer
 from scaler_io.transport.zeromq import Dialer, Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.codec import decode, encode
-from scaler_protocol.handshake import Hello, Refused, Role, Welcome
+from scaler_protocol.handshake import Heartbeat, Hello, Refused, Role, Welcome
 from scaler_protocol.messages import Cancel, Message
 from support.relays import Relay
 from support.storage_processes import ANY_PORT, StorageProcess
@@ -165,9 +166,11 @@ class RawPeer:
         self.throw([HEADER.pack(sequence, acknowledged), *encode(message)])
 
     def answer(self) -> Message:
-        """The next message that comes."""
-        self._rig.until(lambda: bool(self.listen().heard))
-        return self.heard.pop(0)
+        """The next message that is no heartbeat: these come at any time."""
+        self._rig.until(lambda: any(not isinstance(each, Heartbeat) for each in self.listen().heard))
+        while isinstance(answer := self.heard.pop(0), Heartbeat):
+            pass
+        return answer
 
     def listen(self) -> RawPeer:
         self.heard += [decode(frames[1:]) for frames in self._connection.receive(1000)]

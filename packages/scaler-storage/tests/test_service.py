@@ -19,7 +19,8 @@ from queue import SimpleQueue
 
 import pytest
 
-from scaler_io.links.hub import Hub, PeerTimeouts
+from scaler_io.links.hub import Hub
+from scaler_io.links.link_record import PeerTimeouts
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.transport.zeromq import Listener
 from scaler_protocol.addresses import Address

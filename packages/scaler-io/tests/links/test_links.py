@@ -10,7 +10,8 @@ import pytest
 
 from scaler_io.links import admission
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp, PeerJoined, PeerLost
-from scaler_io.links.hub import FAULTS_LIMIT, Hub, KeptLimits, PeerTimeouts
+from scaler_io.links.hub import FAULTS_LIMIT, Hub
+from scaler_io.links.link_record import KeptLimits, PeerTimeouts
 from scaler_io.links.streams import ACK_SECONDS, HEADER, KEPT_MOST, StreamGapError
 from scaler_io.links.uplink import GREETING_SECONDS, LinkState
 from scaler_io.security.keyring import KeyRole, Principal

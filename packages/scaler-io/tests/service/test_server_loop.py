@@ -17,7 +17,8 @@ import zmq
 
 from scaler_io.links.effects import Effect, Log, Send, Stop
 from scaler_io.links.events import HubEvent, PeerJoined, SendFailed
-from scaler_io.links.hub import Hub, PeerTimeouts
+from scaler_io.links.hub import Hub
+from scaler_io.links.link_record import PeerTimeouts
 from scaler_io.links.streams import HEADER, Frames, cut, join
 from scaler_io.service.event_loops import run
 from scaler_io.service.server_loop import ServerLoop, ServiceTurn

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from scaler_io.links.events import LinkUp, PeerJoined, PeerLost
-from scaler_io.links.hub import Hub, PeerTimeouts
+from scaler_io.links.hub import Hub
+from scaler_io.links.link_record import PeerTimeouts
 from scaler_io.links.uplink import Uplink
 from scaler_io.service.server_loop import ServiceTurn
 from scaler_io.simulation.network import LATENCY_SECONDS, MemoryDialer, MemoryListener, MemoryNetwork

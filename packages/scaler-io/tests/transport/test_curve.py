@@ -13,7 +13,8 @@ import zmq
 
 from scaler_io.links.admission import Permissions
 from scaler_io.links.events import LinkDown, LinkRefused, LinkUp, PeerJoined, PeerLost, UplinkEvent
-from scaler_io.links.hub import Hub, PeerTimeouts
+from scaler_io.links.hub import Hub
+from scaler_io.links.link_record import PeerTimeouts
 from scaler_io.links.streams import HEADER
 from scaler_io.links.uplink import LinkState, Uplink
 from scaler_io.security.authorized import AuthorizedKeys

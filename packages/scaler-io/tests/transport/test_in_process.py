@@ -13,7 +13,8 @@ if sys.platform != "linux":
     pytest.skip("servers run on Linux", allow_module_level=True)
 
 from scaler_io.links.events import LinkUp, PeerLost, UplinkEvent
-from scaler_io.links.hub import Hub, PeerTimeouts
+from scaler_io.links.hub import Hub
+from scaler_io.links.link_record import PeerTimeouts
 from scaler_io.links.uplink import Uplink
 from scaler_io.transport.in_process import InProcessDialer, InProcessListener
 from scaler_io.transport.zeromq import Dialer

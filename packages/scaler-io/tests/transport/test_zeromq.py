@@ -20,7 +20,8 @@ import pytest
 import zmq
 
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp, UplinkEvent
-from scaler_io.links.hub import Hub, PeerTimeouts
+from scaler_io.links.hub import Hub
+from scaler_io.links.link_record import PeerTimeouts
 from scaler_io.links.streams import HEADER, cut, join
 from scaler_io.links.uplink import LinkState, Uplink
 from scaler_io.transport.endpoint import ListenError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scaler_io.links.events import PeerJoined, PeerLost
-from scaler_io.links.hub import LinkFigures
+from scaler_io.links.link_record import LinkFigures
 from scaler_protocol import messages
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello, Role

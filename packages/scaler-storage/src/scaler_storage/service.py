@@ -10,7 +10,8 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from scaler_io.links.hub import Hub, KeptLimits, PeerTimeouts
+from scaler_io.links.hub import Hub
+from scaler_io.links.link_record import KeptLimits, PeerTimeouts
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.multiplexer import WINDOW_BYTES
 from scaler_io.security.authorized import AuthorizedKeys

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 from scaler_io.links.admission import Permissions, admit_principal, role_name
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost
+from scaler_io.links.link_record import UNREAD_LIMIT, KeptLimits, LinkFigures, LinkRecord, PeerTimeouts
 from scaler_io.links.streams import (
     ACK_MESSAGES,
     HEADER,
     KEPT_LIMIT,
     KEPT_MOST,
-    STUCK_SECONDS,
     Frames,
     Stream,
     StreamGapError,
@@ -33,21 +33,14 @@ from scaler_protocol.handshake import (
     Refused,
     Welcome,
 )
-from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Message
 
-UNREAD_LIMIT = 1024 * 1024
-"""Bytes of unnumbered messages that a peer may leave unread before its connection is closed.
-
-A peer that reads confirms this about once per heartbeat interval, and needs only a few such messages meanwhile.
-"""
 FAULTS_LIMIT = 100
 """Messages of a peer that are not allowed, between two of its heartbeats, before its connection is closed."""
 LEFT_LIMIT = 256 * 1024 * 1024
 """Bytes that the clients of a key may leave in a service while they have no connection."""
 CONNECTED_SECONDS = 10.0
 """How long a peer that sends nothing, not even heartbeats, counts as connected."""
-_HEARTBEATS = 16
 _UNNUMBERED_BYTES = 128
 """About what ZeroMQ takes for a small message."""
 HELLO_BYTES = 256 * 1024
@@ -55,117 +48,6 @@ HELLO_BYTES = 256 * 1024
 _ROUTES_LIMIT = 65_536
 """For how many routes without a peer unread bytes are counted; a service has no more connections."""
 _LINK_MESSAGES = frozenset({Hello, Welcome, Refused, NeedHello, Heartbeat, Acknowledge, Goodbye})
-
-
-class _Peer:
-    """The hub's record of one peer."""
-
-    __slots__ = (
-        "broken_at",
-        "confirmed",
-        "fault",
-        "faults",
-        "heard_at",
-        "heartbeat_at",
-        "heartbeats",
-        "hello",
-        "identity",
-        "principal",
-        "read",
-        "round_trip",
-        "route",
-        "stream",
-        "stuck",
-        "timeouts",
-        "unnumbered",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        hello: Hello,
-        route: bytes,
-        principal: Principal,
-        timeouts: PeerTimeouts,
-        now: float,
-        *,
-        confirmed: bool,
-        in_process: bool,
-    ) -> None:
-        self.identity, self.hello, self.route, self.timeouts = hello.identity, hello, route, timeouts
-        self.principal = principal
-        """The holder of the key that the peer has proved; as long as the peer lives, its identity is bound to it."""
-        self.stream = Stream(in_process=in_process)
-        self.heard_at = self.heartbeat_at = now
-        self.heartbeats: deque[tuple[int, int]] = deque(maxlen=_HEARTBEATS)
-        """The last heartbeats that the peer has not returned: time in ns, and `unnumbered` before it was written.
-
-        A peer that returns one has read what came before it, for nobody can guess our clock.
-        """
-        self.broken_at: float | None = None
-        self.confirmed = confirmed
-        """Whether the peer knows this stream.
-
-        A peer with an earlier stream to this hub may have missed the Welcome that began the new one, until it sends a
-        message in the new one.
-        """
-        self.round_trip = 0.0
-        self.stuck: tuple[int, float] | None = None
-        """While too many bytes wait for the peer: the oldest unacknowledged message, and since when it is that."""
-        self.unnumbered = self.read = 0
-        """Bytes of unnumbered messages that were written, and of those that the peer has read."""
-        self.faults = 0
-        """Messages that were not allowed since the peer last returned a heartbeat."""
-        self.fault = ""
-        """Why the link was ended: a malformed message."""
-
-    @property
-    def unread(self) -> int:
-        """Bytes of unnumbered messages that the peer may not have read."""
-        return self.unnumbered - self.read
-
-    def returned(self, sent: int, now: float) -> None:
-        """The peer has returned the heartbeat of this time, in ns; does nothing if it has already, or never got it."""
-        if all(time != sent for time, _ in self.heartbeats):
-            return
-        while (heartbeat := self.heartbeats.popleft())[0] != sent:
-            pass
-        self.read, self.faults, self.round_trip = heartbeat[1], 0, now - sent / 1e9
-
-
-@dataclass(frozen=True, slots=True)
-class PeerTimeouts:
-    """Seconds after which a peer is lost: `grace` with a broken route, `silence` without a message."""
-
-    grace: float
-    silence: float
-
-
-@dataclass(frozen=True, slots=True)
-class KeptLimits:
-    """Bytes that a peer may leave unacknowledged, without the largest message.
-
-    Beyond `slow` it must acknowledge some within STUCK_SECONDS, beyond `most` it is lost at once.
-    """
-
-    slow: int
-    most: int
-
-
-@dataclass(frozen=True, slots=True)
-class LinkFigures:
-    """One peer's link: seconds since its last message, whether its route is broken, bytes that wait for the peer.
-
-    `kept` are bytes that it has not acknowledged, `unread` those of unnumbered messages that it may not have read.
-    """
-
-    name: str
-    host: str
-    role: str
-    silent: float
-    broken: bool
-    kept: int
-    unread: int
-    round_trip: float
 
 
 class Hub:
@@ -207,19 +89,19 @@ class Hub:
         self.is_tick_due = False
         """Whether `tick` must be called at once, since a peer leaves too many bytes unacknowledged."""
         self._token, self._refusal, self._left = token, refusal, left
-        self._peers: dict[bytes, _Peer] = {}
-        self._routes: dict[bytes, _Peer] = {}
+        self._peers: dict[bytes, LinkRecord] = {}
+        self._routes: dict[bytes, LinkRecord] = {}
         self._links: Counter[bytes] = Counter()
         """Numbers of peers by their keys."""
         self._out: list[tuple[bytes, Frames]] = []
         self._cuts: list[bytes] = []
         self._unread: dict[bytes, int] = {}
         """Bytes that may be unread on each route without a peer."""
-        self._heartbeats: deque[_Peer] = deque()
+        self._heartbeats: deque[LinkRecord] = deque()
         """Peers in the order of their last heartbeat; forgotten ones are skipped."""
-        self._owing: dict[_Peer, None] = {}
+        self._owing: dict[LinkRecord, None] = {}
         """Peers that may wait for an acknowledgement."""
-        self._watched: dict[_Peer, None] = {}
+        self._watched: dict[LinkRecord, None] = {}
         """Peers that every tick examines: with a broken route, or with too many bytes waiting or unread."""
         self._ticked_at: float | None = None
 
@@ -327,19 +209,7 @@ class Hub:
 
     def links(self, now: float) -> list[LinkFigures]:
         """The links of all peers."""
-        return [
-            LinkFigures(
-                name=peer.hello.name or peer.identity.hex(),
-                host=peer.hello.host,
-                role=role_name(peer.hello.role),
-                silent=now - peer.heard_at,
-                broken=peer.broken_at is not None,
-                kept=peer.stream.kept_bytes,
-                unread=peer.unread,
-                round_trip=peer.round_trip,
-            )
-            for peer in self._peers.values()
-        ]
+        return [peer.figures(now) for peer in self._peers.values()]
 
     def tick(self, now: float) -> list[tuple[bytes, HubEvent]]:
         """Send due heartbeats and acknowledgements; returns the lost peers. Call at least every heartbeat interval."""
@@ -347,7 +217,7 @@ class Hub:
         self.is_tick_due = False
         lost: list[tuple[bytes, HubEvent]] = []
         for peer in list(self._watched):
-            if peer.broken_at is None and peer.unread <= UNREAD_LIMIT and not self._is_behind(peer, now):
+            if peer.broken_at is None and peer.unread <= UNREAD_LIMIT and not peer.is_behind(self.kept_limits, now):
                 del self._watched[peer]
             else:
                 self._drop_if_lost(peer, now, lost)
@@ -372,13 +242,7 @@ class Hub:
         """When `tick` must be called; None if no peer is connected."""
         times = [self._heartbeats[0].heartbeat_at + self._heartbeat] if self._heartbeats else []
         times += [at for peer in self._owing if (at := peer.stream.acknowledgement_due()) is not None]
-        for peer in self._watched:
-            if peer.stream.backlog > self.kept_limits.most or peer.unread > UNREAD_LIMIT:
-                times.append(-math.inf)
-            elif peer.broken_at is not None:
-                times.append(peer.broken_at + peer.timeouts.grace)
-            elif peer.stuck is not None:
-                times.append(peer.stuck[1] + STUCK_SECONDS)
+        times += [at for peer in self._watched if (at := peer.loss_due(self.kept_limits)) < math.inf]
         return min(times, default=None)
 
     def _exclude_pause(self, now: float) -> None:
@@ -386,24 +250,12 @@ class Hub:
         if self._ticked_at is not None and now > self._ticked_at + 3 * self._heartbeat:
             missed = now - self._ticked_at - self._heartbeat
             for peer in self._peers.values():
-                peer.heard_at += missed
-                if peer.broken_at is not None:
-                    peer.broken_at += missed
-                if peer.stuck is not None:
-                    peer.stuck = peer.stuck[0], peer.stuck[1] + missed
+                peer.exclude(missed)
         self._ticked_at = now
 
-    def _drop_if_lost(self, peer: _Peer, now: float, lost: list[tuple[bytes, HubEvent]]) -> bool:
+    def _drop_if_lost(self, peer: LinkRecord, now: float, lost: list[tuple[bytes, HubEvent]]) -> bool:
         """Forget the peer if it is lost, and add the event to `lost`; returns whether it is."""
-        reason = ""
-        if peer.broken_at is not None and now >= peer.broken_at + peer.timeouts.grace:
-            reason = peer.fault or "its connection is gone"
-        elif now >= peer.heard_at + peer.timeouts.silence:
-            reason = f"silent for {peer.timeouts.silence:g} s"
-        elif self._is_too_slow(peer, now):
-            reason = f"too slow: {peer.stream.kept_bytes:,} bytes wait for it"
-        elif peer.unread > UNREAD_LIMIT:
-            reason = "it does not read its messages"
+        reason = peer.loss(self.kept_limits, now)
         if reason:
             if peer.broken_at is None:
                 self._ask_hello(peer.route, peer.stream.in_process)
@@ -413,7 +265,7 @@ class Hub:
 
     def _drop_departed(self, lost: list[tuple[bytes, HubEvent]]) -> None:
         """Forget clients without a connection, the first to go first, while those of their key have left too much."""
-        departed: dict[bytes, list[_Peer]] = {}
+        departed: dict[bytes, list[LinkRecord]] = {}
         for peer in self._watched:
             if peer.broken_at is not None and peer.principal.role is KeyRole.CLIENT:
                 departed.setdefault(peer.principal.key, []).append(peer)
@@ -431,20 +283,7 @@ class Hub:
                 self._forget(peer)
                 lost.append((peer.identity, PeerLost("the clients of its key that are gone have left too much")))
 
-    def _is_behind(self, peer: _Peer, now: float) -> bool:
-        """Whether too many bytes wait for the peer; `stuck` records since when it has acknowledged nothing."""
-        if peer.stream.backlog <= self.kept_limits.slow:
-            peer.stuck = None
-        elif peer.stuck is None or peer.stuck[0] != peer.stream.oldest:
-            peer.stuck = peer.stream.oldest, now
-        return peer.stuck is not None
-
-    def _is_too_slow(self, peer: _Peer, now: float) -> bool:
-        if not self._is_behind(peer, now) or peer.stuck is None:
-            return False
-        return peer.stream.backlog > self.kept_limits.most or now >= peer.stuck[1] + STUCK_SECONDS
-
-    def _handle_link_message(self, peer: _Peer, message: Message, now: float) -> tuple[bytes, HubEvent] | None:
+    def _handle_link_message(self, peer: LinkRecord, message: Message, now: float) -> tuple[bytes, HubEvent] | None:
         if isinstance(message, Heartbeat):
             if not message.echo:
                 self._write_unnumbered(peer, replace(message, echo=True))
@@ -506,14 +345,14 @@ class Hub:
         self.received[type(message).__name__] += 1
         return message if isinstance(message, Hello) else None
 
-    def _resumable(self, hello: Hello) -> _Peer | None:
+    def _resumable(self, hello: Hello) -> LinkRecord | None:
         """The peer whose stream a new epoch continues: both sides must know the stream and each other's incarnation."""
         peer = self._peers.get(hello.identity)
         if peer is None or hello.incarnation != peer.hello.incarnation or hello.peer_incarnation != self._incarnation:
             return None
         return peer if peer.confirmed and hello.received <= peer.stream.sent else None
 
-    def _resume(self, peer: _Peer, route: bytes, hello: Hello, now: float) -> _Peer:
+    def _resume(self, peer: LinkRecord, route: bytes, hello: Hello, now: float) -> LinkRecord:
         """Continue the stream of a known peer on a new route."""
         self._routes.pop(peer.route, None)
         self._cuts.append(peer.route)
@@ -523,7 +362,7 @@ class Hub:
         self._routes[route] = peer
         return peer
 
-    def _join(self, route: bytes, hello: Hello, principal: Principal, now: float, in_process: bool) -> _Peer:
+    def _join(self, route: bytes, hello: Hello, principal: Principal, now: float, in_process: bool) -> LinkRecord:
         """Begin a stream with a peer, in place of an earlier one with the same identity."""
         earlier = self._peers.get(hello.identity)
         if earlier is not None:
@@ -531,13 +370,13 @@ class Hub:
             self._cuts.append(earlier.route)
         confirmed = hello.peer_incarnation != self._incarnation
         timeouts = self._timeouts(hello)
-        peer = _Peer(hello, route, principal, timeouts, now, confirmed=confirmed, in_process=in_process)
+        peer = LinkRecord(hello, route, principal, timeouts, now, confirmed=confirmed, in_process=in_process)
         self._peers[hello.identity] = self._routes[route] = peer
         self._links[principal.key] += 1
         self._heartbeats.append(peer)
         return peer
 
-    def _welcome(self, peer: _Peer, answer: Welcome, resumed: bool) -> None:
+    def _welcome(self, peer: LinkRecord, answer: Welcome, resumed: bool) -> None:
         """Send Welcome, then the messages that the peer has not acknowledged."""
         hello = replace(peer.hello, session=answer.session or peer.hello.session)
         welcome = replace(
@@ -551,7 +390,7 @@ class Hub:
         self._write(peer, welcome)
         self._out += [(peer.route, frames) for frames in peer.stream.unacknowledged()]
 
-    def _decode(self, peer: _Peer, frames: list[bytes]) -> Message:
+    def _decode(self, peer: LinkRecord, frames: list[bytes]) -> Message:
         """Decode a message. A malformed numbered one ends the link, because its sender would wait for ever.
 
         The next tick reports the peer as lost.
@@ -565,7 +404,7 @@ class Hub:
                 self._end_link(peer, peer.fault)
             raise
 
-    def _end_link(self, peer: _Peer, fault: str) -> None:
+    def _end_link(self, peer: LinkRecord, fault: str) -> None:
         """Receive nothing more of the peer; the next tick reports it as lost for this reason."""
         self._leave_route(peer)
         peer.fault, peer.broken_at, peer.confirmed = fault, -math.inf, False
@@ -591,14 +430,14 @@ class Hub:
             del self._unread[next(iter(self._unread))]
         return True
 
-    def _write_unnumbered(self, peer: _Peer, message: Message) -> None:
+    def _write_unnumbered(self, peer: LinkRecord, message: Message) -> None:
         """Write a message that will not be acknowledged."""
         self._write(peer, message)
         peer.unnumbered += _UNNUMBERED_BYTES
         if peer.unread > UNREAD_LIMIT:
             self._watched[peer] = None
 
-    def _write(self, peer: _Peer, message: Message) -> None:
+    def _write(self, peer: LinkRecord, message: Message) -> None:
         stream = peer.stream
         frames = stream.write(message)
         self.sent[type(message).__name__] += 1
@@ -608,13 +447,13 @@ class Hub:
             self._watched[peer] = None
             self.is_tick_due = self.is_tick_due or stream.backlog > self.kept_limits.most
 
-    def _leave_route(self, peer: _Peer) -> None:
+    def _leave_route(self, peer: LinkRecord) -> None:
         """Detach the peer from its route, where messages to it may be unread."""
         if self._routes.get(peer.route) is peer:
             del self._routes[peer.route]
             self._count_unread(peer.route, peer.stream.kept_bytes + peer.unread)
 
-    def _forget(self, peer: _Peer) -> None:
+    def _forget(self, peer: LinkRecord) -> None:
         self._leave_route(peer)
         if self._peers.get(peer.identity) is peer:
             del self._peers[peer.identity]

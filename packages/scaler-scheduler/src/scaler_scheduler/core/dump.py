@@ -12,7 +12,7 @@ from heapq import nlargest, nsmallest
 from itertools import chain, islice
 from typing import Any
 
-from scaler_io.links.hub import LinkFigures
+from scaler_io.links.link_record import LinkFigures
 from scaler_protocol.handshake import SESSION_CREDIT
 from scaler_protocol.limits import shortened
 from scaler_protocol.manager_rows import manager_rows

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from scaler_io.links.hub import Hub, PeerTimeouts
+from scaler_io.links.hub import Hub
+from scaler_io.links.link_record import PeerTimeouts
 from scaler_io.security.keyring import Credentials, KeyRole
 from scaler_io.service.memory_limits import allowed_bytes
 from scaler_io.service.server_loop import ServerLoop
