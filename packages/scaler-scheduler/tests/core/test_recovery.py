@@ -37,7 +37,7 @@ def submit(task: int, parent: int = 0) -> Submit:
     )
 
 
-def close_window(driver: SchedulerDriver) -> None:
+def end_recovery(driver: SchedulerDriver) -> None:
     driver.later(driver.config.recovery_seconds)
 
 
@@ -51,7 +51,7 @@ def test_a_parent_finds_its_children_again(driver: SchedulerDriver) -> None:
     driver.done(agent, {CHILD: 56}, result=b"one")
     assert driver.outcomes(agent) == {CHILD: (Status.VALUE, b"one")}
     driver.feed(agent, messages.Release((CHILD,)))
-    close_window(driver)
+    end_recovery(driver)
     assert [tuple(need.tasks) for need in driver.take(agent, messages.NeedTasks)] == [(SIBLING,)]
     driver.feed(agent, submit(SIBLING, parent=55))
     assert list(driver.runs(agent)) == [SIBLING]
@@ -62,7 +62,7 @@ def test_a_parent_finds_its_children_again(driver: SchedulerDriver) -> None:
 def test_a_child_whose_parent_is_over_is_dropped(driver: SchedulerDriver) -> None:
     agent = driver.agent(peer_incarnation=OLDER)
     driver.feed(agent, messages.Reconcile(running=(CHILD,), runs=(56,)), messages.Reconcile(wanted=(CHILD,)))
-    close_window(driver)
+    end_recovery(driver)
     driver.feed(agent, submit(CHILD, parent=55))
     assert driver.outcomes(agent) == {CHILD: (Status.CANCELLED, b"")}
     assert [list(withdraw.runs) for withdraw in driver.take(agent, messages.Withdraw)] == [[56]]
@@ -81,7 +81,7 @@ def test_an_agent_that_was_to_send_an_outcome_again_has_dropped_it(driver: Sched
     client, agent = driver.client(b"c", peer_incarnation=OLDER), driver.agent(peer_incarnation=OLDER)
     driver.feed(client, messages.Reconcile(wanted=(PARENT,)))
     driver.feed(agent, messages.Reconcile(finished=(PARENT,)))
-    close_window(driver)
+    end_recovery(driver)
     assert driver.take(client, messages.NeedTasks)
 
 
@@ -106,15 +106,15 @@ def test_an_agent_is_asked_once_for_all_outcomes_that_a_client_wants(driver: Sch
 def test_outcomes_that_nobody_wants_are_forgotten(driver: SchedulerDriver) -> None:
     agent = driver.agent(peer_incarnation=OLDER)
     driver.feed(agent, messages.Reconcile(finished=(PARENT, OTHER)))
-    close_window(driver)
+    end_recovery(driver)
     assert [list(release.tasks) for release in driver.take(agent, messages.Release)] == [[PARENT, OTHER]]
 
 
-def test_what_is_cancelled_in_the_window_is_not_adopted(driver: SchedulerDriver) -> None:
+def test_what_is_cancelled_in_the_recovery_period_is_not_adopted(driver: SchedulerDriver) -> None:
     client, agent = driver.client(b"c", peer_incarnation=OLDER), driver.agent(peer_incarnation=OLDER)
     driver.feed(client, messages.Reconcile(wanted=(PARENT,)), messages.Cancel((PARENT,)))
     driver.feed(agent, messages.Reconcile(running=(PARENT,), runs=(55,)))
-    close_window(driver)
+    end_recovery(driver)
     assert [list(withdraw.runs) for withdraw in driver.take(agent, messages.Withdraw)] == [[55]]
 
 
@@ -237,7 +237,7 @@ def test_a_returning_agent_ends_no_task_that_was_submitted_after_the_restart(dri
     older = (ord("c") << 32) + 1
     driver.feed(client, messages.Reconcile(wanted=(older,)))
     driver.feed(liar, messages.Reconcile())
-    close_window(driver)
+    end_recovery(driver)
     driver.feed(client, submit(older), submit(older + 1))
     runs = driver.runs(liar)
     driver.feed(liar, PeerLost("gone"))
@@ -267,7 +267,7 @@ def two_agents_that_keep_an_outcome(driver: SchedulerDriver) -> tuple[bytes, byt
 
 def test_every_agent_forgets_an_outcome_that_nobody_wants(driver: SchedulerDriver) -> None:
     agents = two_agents_that_keep_an_outcome(driver)
-    close_window(driver)
+    end_recovery(driver)
     for agent in agents:
         assert [list(release.tasks) for release in driver.take(agent, messages.Release)] == [[PARENT]]
 
@@ -284,7 +284,7 @@ def test_every_agent_forgets_an_outcome_that_its_client_has(driver: SchedulerDri
         for run, _ in enumerate(driver.take(agent, messages.Resend), 44):
             driver.done(agent, {PARENT: run})
     driver.feed(client, messages.Release(tuple(driver.outcomes(client))))
-    close_window(driver)
+    end_recovery(driver)
     for agent in agents:
         assert [list(release.tasks) for release in driver.take(agent, messages.Release)] == [[PARENT]]
 

@@ -25,18 +25,18 @@ LONG = 1000.0
 
 
 def left_after(do: Callable[[], object], look: Callable[[], object]) -> str:
-    """What is seen, in a process that is watched, after a run that was suspected if it should have been."""
+    """The state after a run that did this and was undone: `undone`, or what `look` returns if it differs."""
 
     def run() -> object:
         sys.stdout, sys.stderr = standard_stream(1), standard_stream(2)
         leftovers = Leftovers()
         leftovers.watch()
         before = look()
-        assert not leftovers.suspected()
+        assert not leftovers.may_have_changed()
         do()
-        assert leftovers.suspected() and look() != before
+        assert leftovers.may_have_changed() and look() != before
         leftovers.undo()
-        assert not leftovers.suspected()
+        assert not leftovers.may_have_changed()
         return "undone" if look() == before else look()
 
     return in_fork(run)
@@ -111,7 +111,7 @@ def test_a_watchdog_is_called_off() -> None:
         leftovers.watch()
         before = threads()
         faulthandler.dump_traceback_later(LONG, exit=True)
-        assert leftovers.suspected() and threads() == before + 1
+        assert leftovers.may_have_changed() and threads() == before + 1
         leftovers.undo()
         wait_until(lambda: threads() == before, "the watchdog's thread has ended")
         return "undone"
@@ -164,6 +164,6 @@ def test_an_event_loop_leaves_nothing() -> None:
         leftovers.watch()
         asyncio.run(asyncio.sleep(0))
         leftovers.undo()
-        return leftovers.suspected()
+        return leftovers.may_have_changed()
 
     assert in_fork(run) == "False"

@@ -109,7 +109,7 @@ class Bench:
         store: Store | None = None,
         capture: Any = lambda send: contextlib.nullcontext(),
         damage: Callable[[], str] = str,
-        suspected: Callable[[], bool] = bool,
+        may_have_changed: Callable[[], bool] = bool,
     ) -> None:
         self.word = memoryview(bytearray(24)).cast("Q")
         self.written: list[Any] = []
@@ -128,7 +128,7 @@ class Bench:
             cpu_clock=lambda: next(self.ticks),
             peak_memory=lambda: 5,
             damage=damage,
-            suspected=suspected,
+            may_have_changed=may_have_changed,
             store=store,
         )
 
@@ -607,9 +607,9 @@ def test_damage_that_makes_nothing_fail_is_found_by_and_by_and_costs_nothing_unt
     assert bench.written[-1] == WorkerRetired("it is broken")
 
 
-def test_a_run_that_is_suspected_is_followed_by_no_other_where_it_has_done_damage() -> None:
+def test_a_run_that_has_done_damage_is_followed_by_no_other() -> None:
     process = Damageable()
-    bench = Bench(damage=process.find, suspected=lambda: bool(process.damaged))
+    bench = Bench(damage=process.find, may_have_changed=lambda: bool(process.damaged))
     bench.core._functions.invokers[2] = _invoker_of(process)
     with pytest.raises(RetiredError):
         bench.run(1, *((run, 2, call(run == 12, False)) for run in range(10, 15)))

@@ -1,13 +1,13 @@
 """CallBudgets: how much memory unfinished tasks may take in the scheduler. Pure, no IO.
 
-A client was told its credit, and sends no more bytes of calls than that, graphs excepted. Whoever sends more is refused
-at twice the credit, and graphs at a share of the scheduler's memory. If all sessions together have taken that memory,
-those are refused of which the key (without keys: the session) has more than an equal part of it: the others go on.
+A client knows its credit, and sends no more bytes of calls than that, except for graphs. Calls beyond twice the credit
+are refused, and graphs beyond a share of the scheduler's memory. When all sessions together use up that memory, the
+sessions of each key that has more than an equal share of it are refused more; without keys each session has a share.
 
-Results that are kept for other tasks of the session count, too: no task is refused its result, but later tasks are.
+Results that are kept for other tasks of the session count, too. No result is refused, but later tasks may be.
 
-What a session has is estimated from above by adding up what it submits, which costs an addition per message. It is
-counted, task by task, when the estimate exceeds a budget; then as much must be submitted again before the next count.
+The bytes of a session are estimated by adding up what it submits: one addition per message, and never too little. Only
+when an estimate exceeds a budget are the tasks of the session counted one by one.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from scaler_protocol.messages import Submit
 from scaler_scheduler.core.records import SessionRecord
 
 CALLS_LIMIT: Final = 2 * SESSION_CREDIT
-"""Bytes of calls outside of graphs that a session may have."""
+"""Bytes of unfinished calls outside of graphs that a session may have."""
 TASK_BYTES: Final = 512
-"""About what a task takes beside its call."""
+"""Approximate bytes of a task without its call."""
 RECOUNT_SECONDS: Final = 0.1
-"""A session beyond its budget is not counted again before this time."""
+"""Minimum time between two counts of one session."""
 _RECOUNT_SHARE: Final = 16
-"""All sessions are counted again after each 1/_RECOUNT_SHARE of the memory that is submitted."""
+"""All sessions are counted again when 1/_RECOUNT_SHARE of the memory was submitted since the last count."""
 
 
 class CallBudgets:
-    """Refuses what exceeds the budgets."""
+    """Refuses tasks that exceed the budgets."""
 
     def __init__(self, sessions: Mapping[int, SessionRecord], session_bytes: int, total_bytes: int) -> None:
         """`session_bytes` limits the tasks and calls of one session, `total_bytes` those of all sessions."""
         self._sessions = sessions
         self._session_bytes, self._total_bytes = session_bytes, total_bytes
         self._total = 0
-        """What all sessions had at the last count, and have submitted since."""
+        """Bytes that all sessions had at the last count, and those submitted since."""
         self._recount_at = total_bytes
 
     def take(self, session: SessionRecord, event: Submit, now: float) -> None:
@@ -60,18 +60,18 @@ class CallBudgets:
         self._total += size
 
     def keep(self, session: SessionRecord, payload: bytes) -> None:
-        """Count a result that is kept for other tasks of the session. Nothing is refused for it but later tasks."""
+        """Count a result that is kept for other tasks of the session; it is never refused."""
         session.task_bytes += len(payload)
         self._total += len(payload)
 
     def calls_of(self, session: SessionRecord, *, exact: bool) -> int:
-        """Bytes of the calls of a session outside of graphs that have not ended: at most, or if `exact` precisely."""
+        """Bytes of a session's unfinished calls outside of graphs: an upper bound, or if `exact` the number."""
         if exact:
             _count(session)
         return session.call_bytes
 
     def _check(self, session: SessionRecord, calls: int, size: int) -> None:
-        """Raise ProtocolError if so many more bytes of calls, or bytes, are too many for the session."""
+        """Raise ProtocolError if the session may not have `calls` more bytes of calls, or `size` more bytes in all."""
         if session.call_bytes + calls > CALLS_LIMIT:
             raise ProtocolError(
                 f"session {session.number} has {session.call_bytes:,} bytes of calls that have not ended, and its "
@@ -104,10 +104,10 @@ class CallBudgets:
 
 
 def _count(session: SessionRecord) -> None:
-    """Set the estimates of a session to what it has."""
+    """Set the estimates of a session to the numbers."""
     calls = graphs = 0
     results: dict[int, int] = {}
-    """Sizes of results by the identity of their bytes, which a task and those that need it share."""
+    """Sizes of results by the identity of their bytes: a task and its consumers share one bytes object."""
     groups = {*session.groups.values(), *(task.group for task in session.tasks.values())}
     for task in session.tasks.values():
         if task.extra is not None and task.extra.graph is not None:

@@ -104,7 +104,7 @@ class Completion:
     def _intermediate_value(
         self, agent: AgentRecord, record: TaskRecord, report: Done, position: int, stored: bool, now: float
     ) -> None:
-        """An intermediate node has a value, as most nodes of graphs: no message goes to its owner."""
+        """An intermediate node has a value. This is the usual end of a node; no message goes to its owner."""
         record.state, record.call = DONE, b""
         event_log, outcome = self._state.event_log, (Status.VALUE, report.results[position], stored)
         self._state.count_ended(record, Status.VALUE)
@@ -129,7 +129,7 @@ class Completion:
                 seconds = _worker_seconds(record, profile_at(report.profiles, position))
                 record.group.function.measured(seconds)
                 # What was counted at its dispatch was an estimate. The sample stands for `step` runs.
-                record.group.lane.session.charge(step * (seconds - record.cost))
+                record.group.lane.session.account(step * (seconds - record.cost))
 
     def _run_ended(
         self, agent: AgentRecord, report: Done, position: int, record: TaskRecord | None, stored: bool, now: float
@@ -267,7 +267,7 @@ class Completion:
                 failed += self.dependencies.ended(record, outcome, now)
 
     def _hold(self, record: TaskRecord) -> None:
-        """An input of the task will not come from where it is assigned: take it back from its agent."""
+        """The task will not get an input from the preceding run of its chain: take it back from its agent."""
         if record.state == ASSIGNED and record.extra is not None and record.extra.missing_inputs:
             self._state.withdraw(record)
             self._state.leave_agent(record)
@@ -386,7 +386,7 @@ class Completion:
             if record.state != ASSIGNED:
                 continue
             self.end_children(record, now)
-            if record.state != ASSIGNED:  # it is among its own children, as a wrong peer may claim
+            if record.state != ASSIGNED:  # a faulty peer may have named the task as its own parent
                 continue
             extra = record.more()
             charged_before = extra.lost_runs, extra.shared_losses, extra.earlier_runs
@@ -420,7 +420,7 @@ class Completion:
         self._state.queue(again, now, first=True)
 
     def cancel_known(self, tasks: Iterable[int], now: float) -> None:
-        """Their owner does not want these tasks, ended or not; tasks that need them depend on what it says."""
+        """The owner does not want these tasks any more, ended or not; it is asked for those that other tasks need."""
         sessions, lacking = set(), list[tuple[TaskRecord, int]]()
         for task in tasks:
             record = self._state.find(task)
@@ -432,6 +432,16 @@ class Completion:
                     lacking += [(dependent, task) for dependent in self._abandon(record, now)]
         self._ask_for_inputs(lacking)
         self._state.forget_nested(sessions)
+
+    def end_session(self, session: SessionRecord, now: float) -> None:
+        """A session is over: cancel its tasks and forget it."""
+        self.cancel_known(list(session.tasks), now)
+        self._state.sessions.pop(session.number, None)
+        if self._state.recorder is not None and not session.nested:
+            self._state.recorder.session_over(session.number)
+        self._recovery.session_over(session)
+        self._state.waiting.drop_session(session)
+        session.end()
 
     def _abandon(self, record: TaskRecord, now: float) -> list[TaskRecord]:
         """The owner does not want the task: forget it and its nested tasks; returns its dependents."""
@@ -496,7 +506,7 @@ class Completion:
             self._release_at = now + RELEASE_SECONDS
 
     def drop_messages(self) -> None:
-        """Forget what would be sent or queued: it belongs to the past that was restored."""
+        """Forget messages and ready tasks: a replay produced them, and they were sent and queued in the past."""
         self.dependencies.drop_ready()
         self._batches.clear()
         self._state.out.clear()
@@ -537,9 +547,9 @@ class Completion:
 
 
 def _worker_seconds(record: TaskRecord, profile: Profile) -> float:
-    """For how long a run has kept a worker from running other tasks.
+    """The seconds for which a run occupied a worker.
 
-    A run with children did not while it waited for them, and how long that was is not known: its CPU time is counted.
+    A run does not occupy one while it waits for its children. That time is unknown, so its CPU time is taken instead.
     """
     has_children = record.extra is not None and bool(record.extra.children)
     return (profile.cpu_us if has_children else profile.duration_us) / 1e6

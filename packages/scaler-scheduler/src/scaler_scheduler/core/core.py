@@ -20,23 +20,22 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from scaler_io.links.admission import Permissions, admit
+from scaler_io.links.admission import Permissions
 from scaler_io.links.effects import Effect, Stop
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
-from scaler_io.links.hub import LinkFigures
+from scaler_io.links.link_record import LinkFigures
 from scaler_protocol import messages
 from scaler_protocol.capacity import ListWorkers, ManagerStatus
 from scaler_protocol.errors import ProtocolError
-from scaler_protocol.handshake import Hello, Refused, Role, ServiceKind, Welcome
+from scaler_protocol.handshake import Hello, Refused, Role, Welcome
 from scaler_protocol.ids import session_of
 from scaler_protocol.monitoring import MonitorStatus, TaskEvents
 from scaler_protocol.operations import Drain, Dump, Resized
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.plurals import counted
 from scaler_protocol.sessions import ConfirmTasks, EndSession, LabelTask, ListTasks
 from scaler_protocol.storage import DeleteObjects
 from scaler_scheduler.core.checks import check_done, check_functions, check_inputs, check_submit
@@ -50,16 +49,12 @@ from scaler_scheduler.core.intake import Intake
 from scaler_scheduler.core.managers import Managers
 from scaler_scheduler.core.named_sessions import NamedSessions
 from scaler_scheduler.core.operators import Operators
-from scaler_scheduler.core.records import ASSIGNED, DONE, GONE, HELD, WAITING, AgentRecord, KeyShare, SessionRecord
+from scaler_scheduler.core.peers import Peers
+from scaler_scheduler.core.records import ASSIGNED, DONE, GONE, HELD, WAITING, AgentRecord
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.restoration import Restoration
 from scaler_scheduler.core.snapshot import ProcessStats, monitor_status
 from scaler_scheduler.core.state import SchedulerState, SendToStorage
-from scaler_scheduler.core.task_credits import TaskCredits
-from scaler_scheduler.core.worker_queries import WorkerQueries
-from scaler_scheduler.requirements import WorkerClass, runtime_of
-
-_ROLES = (Role.CLIENT, Role.AGENT, Role.OPERATOR, Role.MANAGER)
 
 PERMITTED: Final[Permissions] = {
     Role.CLIENT: frozenset(
@@ -99,7 +94,7 @@ PERMITTED: Final[Permissions] = {
     Role.OPERATOR: frozenset({messages.Cancel, Drain, Dump, ListTasks, EndSession}),
     Role.MANAGER: frozenset({ManagerStatus}),
 }
-"""What peers of each role may send to the scheduler; the first ones of an agent come from clients in its tasks."""
+"""Messages that peers of each role may send to the scheduler. An agent also relays those of clients in its tasks."""
 
 
 class SchedulerCore:
@@ -114,7 +109,8 @@ class SchedulerCore:
     ) -> None:
         """`is_connected` tells whether a client's link has a connection: another client may displace it otherwise.
 
-        `key_of` tells the key that a peer has proved, empty without keys: sessions of one key share what one gets.
+        `key_of` tells the key that a peer has proved, empty without keys: the sessions of a key have one share of the
+        workers together.
         """
         self._config = config
         self.state = SchedulerState(incarnation, config)
@@ -125,23 +121,24 @@ class SchedulerCore:
         self._definitions = Definitions(self.state, self._completion, self._dispatch)
         self._operators = Operators(self.state, self._completion)
         self._managers = Managers(self.state, config.scaling)
-        self._named_sessions = NamedSessions(
-            self.state, self._completion, self._session_over, is_connected, self._recovery.is_resuming
+        self._named_sessions = NamedSessions(self.state, self._completion, is_connected, self._recovery.is_resuming)
+        self._peers = Peers(
+            self.state,
+            self._completion,
+            self._dispatch,
+            self._recovery,
+            self._named_sessions,
+            self._managers,
+            self._operators,
+            key_of,
         )
-        self._worker_queries = WorkerQueries(self.state)
-        self._task_credits = TaskCredits(self.state)
         self.restoration = Restoration(self.state, self._intake, self._definitions, self._completion, self._recovery)
-        self._absent_until: float | None = None
-        self._clients: dict[bytes, SessionRecord] = {}
-        self._key_of = key_of
-        self._shares: dict[bytes, KeyShare] = {}
-        """By key; as many as there are keys of clients."""
         self._handlers = self._event_handlers()
 
     def _event_handlers(self) -> dict[type[Any], Callable[[bytes, Any, float], None]]:
         return {
-            PeerJoined: self._joined,
-            PeerLost: self._lost,
+            PeerJoined: self._peers.joined,
+            PeerLost: self._peers.lost,
             SendFailed: self._send_failed,
             messages.Submit: self._submit,
             messages.Done: self._done,
@@ -160,60 +157,17 @@ class SchedulerCore:
             Dump: self._operators.dump,
             Resized: self._resized,
             ManagerStatus: self._managers.status,
-            ListWorkers: self._list_workers,
+            ListWorkers: self._peers.list_workers,
             ListTasks: self._list_tasks,
             LabelTask: self._label_task,
             EndSession: self._end_session,
-            ConfirmTasks: lambda peer, event, now: self._named_sessions.confirm(self._clients.get(peer), event),
+            ConfirmTasks: lambda peer, event, now: self._named_sessions.confirm(self._peers.clients.get(peer), event),
             messages.Shutdown: self._shutdown,
         }
 
     def admit(self, hello: Hello) -> Welcome | Refused:
         """Decide whether a peer may connect; a refusal lists every reason."""
-        refusals: list[str] = []
-        if problem := self._changed(hello):
-            refusals.append(problem)
-        if hello.role == Role.CLIENT:
-            known = self.state.sessions.get(hello.session)
-            if hello.session_name and (refused := self._named_sessions.refusal(hello)):
-                return refused
-            if not hello.session_name and known is not None and known.peer != hello.identity:
-                refusals.append(f"session {hello.session} is taken: connect again with another number")
-        elif hello.role == Role.AGENT and not (hello.workers and hello.queue_size):
-            refusals.append("an agent has at least one worker and room for one task")
-        elif hello.role == Role.MANAGER and (problem := self._managers.refusal(hello)):
-            refusals.append(problem)
-        welcome = Welcome(self.state.incarnation, storage_address=self._config.storage_address)
-        if hello.role == Role.CLIENT:
-            welcome = replace(welcome, task_credit=self._task_credits.credit(len({*self._clients, hello.identity})))
-            if hello.session_name:
-                welcome = self._named_sessions.welcome(hello, welcome)
-        return admit(hello, welcome, service=ServiceKind.SCHEDULER, roles=_ROLES, refusals=refusals)
-
-    def _changed(self, hello: Hello) -> str:
-        """How the Hello of a known peer contradicts its earlier one, as text; empty if it does not."""
-        peer = hello.identity
-        session = self._clients.get(peer)
-        known = self._role_of(peer)
-        if known is None:
-            return ""
-        if hello.role != known:
-            return f"identity {peer.hex()} has role {known}, not {hello.role}: use one identity per process"
-        if session and (session.named.name if session.named else "") != hello.session_name:
-            return f"identity {peer.hex()} has another session than {hello.session_name!r}: use one per session"
-        if session and session.named is None and hello.session != session.number:
-            return f"identity {peer.hex()} has session {session.number}, not {hello.session}: use one per session"
-        return ""
-
-    def _role_of(self, peer: bytes) -> int | None:
-        """The role of a connected peer."""
-        roles: Sequence[tuple[int, Container[object]]] = (
-            (Role.CLIENT, self._clients),
-            (Role.AGENT, self.state.agents),
-            (Role.MANAGER, self._managers),
-            (Role.OPERATOR, self._operators),
-        )
-        return next((role for role, peers in roles if peer in peers), None)
+        return self._peers.admit(hello)
 
     def handle(self, peer: bytes, event: HubEvent, now: float) -> None:
         """Handle one event. Raises ProtocolError, without any change, for a message that this peer may not send."""
@@ -228,8 +182,7 @@ class SchedulerCore:
         state = self.state
         state.event_log.now = now
         self._recovery.settle(now)
-        if self._absent_until is not None and now >= self._absent_until:
-            self._end_absent(now)
+        self._peers.settle(now)
         self._completion.dependencies.queue_ready(now)
         # A run that is not wanted must not begin because another one, which was sent after it, has ended.
         state.send_withdrawn()
@@ -249,34 +202,24 @@ class SchedulerCore:
             self._dispatch.due(),
             self._recovery.due(),
             self._managers.due(),
-            self._absent_until,
+            self._peers.due(),
             self._named_sessions.due(),
         ]
         return min([time for time in times if time is not None], default=None)
 
     def restored(self, now: float) -> None:
-        """All records of the earlier life were told to `restoration`: continue from there."""
+        """`restoration` has replayed all records of the earlier incarnation: continue from there."""
         self.restoration.finish(now)
         self._named_sessions.restored(now)
-        if self.state.sessions:
-            self._absent_until = now + self._config.client_timeout_seconds
+        self._peers.restored(now)
 
     def refuse_new_work(self, reason: str) -> None:
-        """Take no new work for this reason, or take it again if there is none."""
+        """Refuse new work for this reason; accept it again if the reason is empty."""
         self.state.refusal = reason
         if reason:
             self.state.log(f"refuses new work: {reason}", logging.ERROR)
         else:
             self.state.log("takes new work again")
-
-    def _end_absent(self, now: float) -> None:
-        """Clients of the earlier life that have not come back are gone."""
-        self._absent_until = None
-        for session in [
-            session for session in self.state.sessions.values() if not session.attached and session.named is None
-        ]:
-            self._session_over(session, now)
-            self.state.log(f"client {session.name or session.number} has not come back", logging.DEBUG)
 
     # --- monitors ---------------------------------------------------------------------------------------------------
 
@@ -285,8 +228,8 @@ class SchedulerCore:
         return monitor_status(self.state, stats, now, snapshot=first, managers=self._managers)
 
     def left_by(self, peer: bytes, exact: bool) -> int:
-        """Bytes of the calls that end with a client: at most, or if `exact` precisely."""
-        session = self._clients.get(peer)
+        """Bytes of the calls that end with a client: an upper bound, or if `exact` the number."""
+        session = self._peers.clients.get(peer)
         if session is None or session.named is not None:
             return 0
         return self.state.budgets.calls_of(session, exact=exact)
@@ -314,105 +257,7 @@ class SchedulerCore:
         """Tasks submitted since the start."""
         return self.state.event_log.submitted
 
-    # --- peers ------------------------------------------------------------------------------------------------------
-
-    def _joined(self, peer: bytes, event: PeerJoined, now: float) -> None:
-        hello = event.hello
-        if hello.role == Role.CLIENT:
-            self._client_joined(peer, hello, now)
-        elif hello.role == Role.OPERATOR:
-            self._operators.joined(peer, hello)
-        elif hello.role == Role.MANAGER:
-            if not event.resumed:
-                self._managers.joined(peer, hello)
-        elif not event.resumed:
-            self._agent_joined(peer, hello, now)
-        self._task_credits.announce(self._clients)
-        if hello.peer_incarnation not in (0, self.state.incarnation):
-            self._managers.hold(now)
-            if hello.role in (Role.CLIENT, Role.AGENT):
-                self._recovery.open(now)
-
-    def _agent_joined(self, peer: bytes, hello: Hello, now: float) -> None:
-        if peer in self.state.agents:
-            # The same process connects with a new session: it is alive and will report what it still runs. No run can
-            # have reached it without the Welcome of this incarnation.
-            welcomed = hello.peer_incarnation == self.state.incarnation
-            self._agent_lost(peer, "it began anew", now, charged=False, received=welcomed)
-        worker_class = WorkerClass(
-            tuple(sorted(zip(hello.capability_names, hello.capability_values, strict=True))), runtime_of(hello)
-        )
-        agent = AgentRecord(peer, hello.name, hello.host, hello.workers, hello.queue_size, worker_class)
-        agent.number, agent.reported_at = self.state.event_log.next_number(), now
-        agent.manager, agent.unit = self._managers.unit_of(hello)
-        agent.resuming = agent.returning = bool(hello.peer_incarnation)
-        self.state.agents[peer] = agent
-        self._dispatch.joined(agent, now)
-        self._managers.agent_changed(agent)
-        self._worker_queries.answer()
-        if self.state.recorder is not None:
-            self.state.recorder.agent_joined(agent)
-        self.state.log(f"agent {agent.name or agent.host} ({counted(agent.workers, 'worker')}) connected")
-        if peer in self.state.drained:
-            self._managers.drain(agent, "it was told before")
-
-    def _client_joined(self, peer: bytes, hello: Hello, now: float) -> None:
-        if hello.session_name:
-            session = self._named_sessions.attach(peer, hello, now)
-            self._clients = {other: each for other, each in self._clients.items() if each is not session}
-        elif (known := self.state.sessions.get(hello.session)) is not None:
-            session = known
-        else:
-            session = self.state.sessions[hello.session] = SessionRecord(
-                hello.session, peer, runtime=runtime_of(hello), name=hello.name, host=hello.host
-            )
-            if self.state.recorder is not None:
-                self.state.recorder.session(session)
-            self.state.log(f"client {hello.name or hello.session} connected from {hello.host}", logging.DEBUG)
-        session.attached = True
-        if key := self._key_of(peer):
-            session.join(self._shares.setdefault(key, KeyShare()))
-        self._clients[peer] = session
-
-    def _lost(self, peer: bytes, event: PeerLost, now: float) -> None:
-        if peer in self.state.agents:
-            if event.farewell:
-                self.state.drained.pop(peer, None)
-            self._agent_lost(peer, event.reason, now, charged=not event.farewell)
-        elif session := self._clients.pop(peer, None):
-            if session.named is not None:
-                self._named_sessions.detach(session, now)
-            else:
-                self._session_over(session, now)
-            self._worker_queries.forget(peer)
-            self.state.log(f"client {session.number} is gone: {event.reason}", logging.DEBUG)
-        elif peer in self._managers:
-            self._managers.left(peer, event)
-        elif peer in self._operators:
-            self._operators.left(peer)
-        self._task_credits.announce(self._clients)
-
-    def _agent_lost(self, peer: bytes, reason: str, now: float, *, charged: bool = True, received: bool = True) -> None:
-        agent = self.state.agents.pop(peer)
-        self._managers.agent_changed(agent)
-        self._dispatch.left(agent)
-        self._recovery.agent_left(agent, now)
-        if self.state.recorder is not None:
-            self.state.recorder.agent_left(peer)
-        text = f"agent {agent.name or agent.host} is gone: {reason}"
-        self.state.log(text, logging.WARNING if charged else logging.INFO)
-        self._completion.agent_lost(agent, reason, now, charged=charged, received=received)
-        for session in [session for session in self.state.sessions.values() if session.peer == peer]:
-            self._session_over(session, now)
-
-    def _session_over(self, session: SessionRecord, now: float) -> None:
-        self._completion.cancel_known(list(session.tasks), now)
-        self.state.sessions.pop(session.number, None)
-        if self.state.recorder is not None and not session.nested:
-            self.state.recorder.session_over(session.number)
-        self._recovery.session_over(session)
-        self.state.waiting.drop_session(session)
-        session.end()
+    # --- peers and sessions -----------------------------------------------------------------------------------------
 
     def _send_failed(self, peer: bytes, event: SendFailed, now: float) -> None:
         """A Run message could not be encoded: its tasks fail with the reason."""
@@ -430,32 +275,16 @@ class SchedulerCore:
         self.state.suspects.reported(agent, now)
 
     def _resized(self, peer: bytes, event: Resized, now: float) -> None:
-        """Workers of an agent were drained or added."""
-        agent = self._agent(peer)
-        if event.workers != agent.workers:
-            self.state.log(
-                f"agent {agent.name or agent.host} has {counted(event.workers, 'worker')}, {agent.workers} before"
-            )
-        if agent.is_draining != (not event.workers):
-            self._managers.agent_changed(agent)
-        agent.workers = event.workers
-        self.state.with_room[agent] = None
-        self._worker_queries.answer()
-        self._task_credits.announce(self._clients)
-
-    def _list_workers(self, peer: bytes, event: ListWorkers, now: float) -> None:
-        if peer not in self._clients:
-            raise ProtocolError("only a client may ask for the workers")
-        self._worker_queries.ask(peer, event)
+        self._peers.resized(self._agent(peer), event)
 
     def _list_tasks(self, peer: bytes, event: ListTasks, now: float) -> None:
-        self._named_sessions.list(peer, self._clients.get(peer), event, now, any_key=peer in self._operators)
+        self._named_sessions.list(peer, self._peers.clients.get(peer), event, now, any_key=peer in self._operators)
 
     def _label_task(self, peer: bytes, event: LabelTask, now: float) -> None:
-        self._named_sessions.label(self._clients.get(peer), event)
+        self._named_sessions.label(self._peers.clients.get(peer), event)
 
     def _end_session(self, peer: bytes, event: EndSession, now: float) -> None:
-        self._named_sessions.end(peer, self._clients.get(peer), event, now, any_key=peer in self._operators)
+        self._named_sessions.end(peer, self._peers.clients.get(peer), event, now, any_key=peer in self._operators)
 
     def _shutdown(self, peer: bytes, event: messages.Shutdown, now: float) -> None:
         if self._config.protected:
@@ -501,7 +330,7 @@ class SchedulerCore:
         if self.state.recorder is not None and owned:
             self.state.recorder.cancelled(self.state.sessions[session_of(owned[0])], owned)
         self._completion.cancel_known(owned, now)
-        if (session := self._clients.get(peer)) is not None and session.named is not None:
+        if (session := self._peers.clients.get(peer)) is not None and session.named is not None:
             self._named_sessions.cancelled(session, owned)
 
     def _release(self, peer: bytes, event: messages.Release, now: float) -> None:
@@ -524,7 +353,7 @@ class SchedulerCore:
                 self.state.leave_agent(record)
                 if record.state == ASSIGNED:
                     back.append(record)
-                    record.group.lane.session.charge(-record.cost)
+                    record.group.lane.session.account(-record.cost)
         self.state.queue(back, now, first=True)
         for task in back:
             self.state.nested_lanes.pop(task.group.lane, None)  # another agent may take it
@@ -555,7 +384,7 @@ class SchedulerCore:
     # --- functions, output, recovery --------------------------------------------------------------------------------
 
     def _functions(self, peer: bytes, event: messages.Functions, now: float) -> None:
-        if peer not in self._clients and peer not in self.state.agents:
+        if peer not in self._peers.clients and peer not in self.state.agents:
             raise ProtocolError("only a client or an agent defines functions")
         try:
             check_functions(event)
@@ -568,7 +397,7 @@ class SchedulerCore:
         self._definitions.ask(self._agent(peer), event)
 
     def _delete_objects(self, peer: bytes, event: DeleteObjects, now: float) -> None:
-        """An agent names objects of which the session's process does not know."""
+        """An agent names objects that the session's own process does not know."""
         self._agent(peer)
         if session := self.state.sessions.get(event.session):
             self.state.delete_objects(session, event.objects)
@@ -598,7 +427,7 @@ class SchedulerCore:
             self._recovery.agent_resumes(agent, event, now)
             if session is not None:
                 self._recovery.client_resumes(session, event, now)
-        elif session := self._clients.get(peer):
+        elif session := self._peers.clients.get(peer):
             if session.named is not None:
                 event = replace(event, wanted=self._named_sessions.claim(session, event.wanted, now))
             elif session.kept is not None:

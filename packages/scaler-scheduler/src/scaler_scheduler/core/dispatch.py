@@ -265,7 +265,7 @@ class Dispatch:
             task.cost = cost = horizon if seconds is None else seconds
             load += cost
         agent.load += load
-        tasks[0].group.lane.session.charge(max(load, _SHORTEST_SECONDS * len(tasks)))
+        tasks[0].group.lane.session.account(max(load, _SHORTEST_SECONDS * len(tasks)))
 
     def _replan(self, agent: AgentRecord, tasks: list[TaskRecord], plan: Plan) -> None:
         """Plan these tasks for an agent instead of those that it had; its capacity is listed again in the next turn."""
@@ -300,7 +300,7 @@ class Dispatch:
                 continue
             held.append(task)
             task.state = HELD
-            task.group.lane.session.charge(-task.cost)
+            task.group.lane.session.account(-task.cost)
             session = task.group.session
             for function in undefined:
                 if session not in function.waiting_tasks:

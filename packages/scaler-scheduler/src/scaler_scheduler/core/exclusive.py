@@ -16,7 +16,7 @@ from scaler_scheduler.core.records import ASSIGNED, HELD, AgentRecord, TaskRecor
 def is_reserved(agent: AgentRecord) -> bool:
     """Whether the agent has, or waits for, an exclusive task, so that it must not be given other work.
 
-    While runs on it wait for tasks of their own it must, or nothing would ever end.
+    An agent with runs that wait for their children gets work all the same, or these runs would never end.
     """
     task = agent.reserved_for
     if task is None or agent.blocked:

@@ -38,7 +38,7 @@ ENDED_LIMIT: Final = 10_000
 
 
 class NamedSessions:
-    """The named sessions; `end` cancels the tasks of one and forgets it, `is_connected` tells whether a client is.
+    """The named sessions; `is_connected` tells whether a client is connected.
 
     `is_resuming` tells whether it is not known yet which tasks of a session are missing.
     """
@@ -47,13 +47,11 @@ class NamedSessions:
         self,
         state: SchedulerState,
         completion: Completion,
-        end: Callable[[SessionRecord, float], None],
         is_connected: Callable[[bytes], bool],
         is_resuming: Callable[[SessionRecord], bool],
     ) -> None:
         self._state = state
         self._completion = completion
-        self._end = end
         self._is_connected = is_connected
         self._is_resuming = is_resuming
         self._ended: dict[bytes, str] = {}
@@ -90,7 +88,7 @@ class NamedSessions:
     def welcome(self, hello: Hello, welcome: Welcome) -> Welcome:
         """The Welcome for a client of a named session, which says which task ids are unused.
 
-        Its credit is what the calls that earlier clients have left do not take.
+        The unfinished calls of earlier clients are deducted from its credit.
         """
         session = self._by_name.get(hello.session_name)
         if session is None or session.named is None:
@@ -163,8 +161,8 @@ class NamedSessions:
     def claim(self, session: SessionRecord, wanted: Sequence[int], now: float) -> list[int]:
         """The client has futures of these tasks, or asks for these nodes of graphs; returns those to be sent again.
 
-        The outcomes of ended ones are sent. Of a task that is not known nobody can tell whether it was never received
-        or is kept no more: its client submits it again, if it can.
+        The outcomes of ended ones are sent. An unknown task may have been lost on its way, or may have ended and been
+        dropped: its client submits it again, if it can.
         """
         named, unknown = session.named, list[int]()
         if named is None:
@@ -201,7 +199,7 @@ class NamedSessions:
         self._record(session)
 
     def confirm(self, session: SessionRecord | None, event: ConfirmTasks) -> None:
-        """Answer as soon as nothing is lacking that an agent or the client was, or is to be, asked for."""
+        """Answer as soon as recovery has ended for the session: no agent or client still owes a task or an outcome."""
         if session is None or session.named is None:
             raise ProtocolError("only a client with a named session asks for a confirmation")
         self._to_confirm.setdefault(session, []).append(event.request)
@@ -228,7 +226,7 @@ class NamedSessions:
         self._state.send(peer, TaskList(event.request, error=problem))
 
     def _note_ended(self, session: SessionRecord) -> None:
-        """Its client, if it is away, will be told."""
+        """Remember to tell the last client, if it is away."""
         if session.named is not None and not session.peer:
             self._ended[session.named.last_client] = session.named.name
             if len(self._ended) > ENDED_LIMIT:
@@ -257,7 +255,7 @@ class NamedSessions:
             return
         for task in list(named.tasks.values()):
             self._state.results.forget(task)
-        self._end(session, now)
+        self._completion.end_session(session, now)
         del self._by_name[named.name]
         self._detached.pop(session, None)
         self._to_confirm.pop(session, None)
@@ -272,7 +270,7 @@ class NamedSessions:
             self._state.recorder.session(session)
 
     def restored(self, now: float) -> None:
-        """A journal has told what an earlier scheduler knew: all named sessions are without client."""
+        """A journal has restored the named sessions of an earlier scheduler: none has a client."""
         for session in [session for session in self._state.sessions.values() if session.named is not None]:
             named = session.named
             if named is None:
@@ -319,11 +317,11 @@ class NamedSessions:
 
 
 def _kept_for_consumers(session: SessionRecord, number: int) -> Outcome | None:
-    """The outcome of a requested node that is listed no more, and that other nodes still need."""
+    """The outcome of a requested node that is not listed any more, but that other nodes still need."""
     extra = record.extra if (record := session.tasks.get(number)) is not None else None
     return extra.outcome if extra is not None and not extra.intermediate else None
 
 
 def _was_received(session: SessionRecord, number: int) -> bool:
-    """Whether a task that is not listed is known, or is a node of an unfinished graph, of which nothing is kept."""
+    """Whether an unlisted task was received: it is known, or it is an earlier node of an unfinished graph."""
     return number in session.tasks or any(graph.has_received(number) for graph in session.graphs.values())

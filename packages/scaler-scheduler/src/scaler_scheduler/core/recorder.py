@@ -1,4 +1,4 @@
-"""What the core tells a journal: everything that another scheduler needs to continue in its place. Pure."""
+"""Recorder: the core's port to a journal, to which it reports all that another scheduler needs to take over. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Recorder(Protocol):
     """
 
     def session(self, session: SessionRecord) -> None:
-        """A session is new, or what is recorded of it has changed."""
+        """A session is new, or a recorded attribute of it has changed."""
 
     def session_over(self, number: int) -> None:
         """A session has ended, with all of its tasks."""

@@ -80,9 +80,9 @@ class SessionRecord:
     kept: dict[int, KeptOutcome] | None = None
     """Outcomes for a process that is away; None if none are kept."""
     served: float = 0.0
-    """Seconds of worker time that the dispatched tasks of this root session took, or will take by the mean of their
-    functions, times the number of sessions of its key that have waiting tasks: these share the time that one other
-    session gets. The session served least goes first."""
+    """Seconds of worker time that the dispatched tasks of this root session took, or by the mean of their functions are
+    to take; times the number of sessions of its key that have waiting tasks, because the sessions of a key have one
+    share together. The session that was served least goes first."""
     share: KeyShare = field(default_factory=KeyShare)
     waiting: int = 0
     """Waiting tasks of this root session."""
@@ -106,8 +106,8 @@ class SessionRecord:
     named: NamedSession | None = None
     """What a session with a name keeps; None for one that ends with its client."""
 
-    def charge(self, seconds: float) -> None:
-        """Count worker time that tasks of this root session take; less than 0 for what they do not take after all."""
+    def account(self, seconds: float) -> None:
+        """Add worker time to `served`; negative if tasks of this root session take less than was added before."""
         self.served += seconds * max(1, self.share.waiting + (not self.waiting))
 
     def wait(self, tasks: int) -> None:

@@ -1,10 +1,10 @@
 """Recovery: rebuild the tables after a restart from what clients and agents report.
 
-After a restart the first Hello that names an older incarnation opens a window. Within it agents report which runs they
-have and which outcomes they keep, and clients which tasks they still want. A wanted task that an agent runs continues
-there; an outcome that an agent keeps is requested again; tasks that no agent has by the end of the window are submitted
-again by their clients. A client inside a task resumes through its agent and after it: its tasks are submitted again
-under their parent's run, or dropped if that has ended.
+After a restart the first Hello that names an older incarnation begins a recovery period, in which agents report which
+runs they have and which outcomes they keep, and clients which tasks they still want. A wanted task that an agent runs
+continues there; an outcome that an agent keeps is requested again; tasks that no agent has at the end of the recovery
+period are submitted again by their clients. A client inside a task resumes through its agent, and after its agent: its
+tasks are submitted again under their parent's run, or dropped if that has ended.
 
 An agent that was connected before is given no work until it has reported its runs, since they would be repeated.
 """
@@ -32,7 +32,7 @@ from scaler_scheduler.requirements import Requirement
 
 
 class Recovery:
-    """The window after a restart, and agents that connect again after they were given up."""
+    """The recovery period after a restart, and agents that connect again after they were given up."""
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
@@ -58,18 +58,18 @@ class Recovery:
         """Whether a journal has told which agents and tasks there were."""
 
     def restored(self, agents: set[bytes], now: float) -> None:
-        """A journal has told the agents of the earlier life: open the window until they have reported."""
+        """A journal lists the agents of the earlier incarnation: the recovery period lasts until they have reported."""
         self._knows_all, self._awaited = True, agents
         if agents:
             self.open(now)
 
     def open(self, now: float) -> None:
-        """A peer was connected to an earlier incarnation: open the window."""
+        """A peer was connected to an earlier incarnation: begin the recovery period."""
         if self._until is None:
             self._until = now + self._state.config.recovery_seconds
 
     def due(self) -> float | None:
-        """When the window closes, or the time for answers to Resend ends."""
+        """When the recovery period ends, or the time for answers to Resend ends."""
         return self._answers_until if self._until is None and self._asked else self._until
 
     def agent_left(self, agent: AgentRecord, now: float) -> None:
@@ -111,7 +111,7 @@ class Recovery:
             self._until = now  # no other peer was connected to an earlier incarnation
 
     def is_resuming(self, session: SessionRecord) -> bool:
-        """Whether tasks of a session may still be missing: the window is open, or an agent is to send an outcome."""
+        """Whether tasks of a session may still be missing: in the recovery period, or while a Resend is unanswered."""
         return session.resuming or any(session_of(task) == session.number for task in self._asked)
 
     def cancelled(self, tasks: Iterable[int]) -> None:
@@ -235,7 +235,7 @@ class Recovery:
         return record.agent is not None and self._state.agents.get(record.agent.peer) is record.agent
 
     def settle(self, now: float) -> None:
-        """Ask for outcomes. Close the window in time: clients submit missing tasks again, agents drop unwanted ones."""
+        """Ask for outcomes. End the recovery period in time: clients submit missing tasks again, agents drop others."""
         to_resend, self._to_resend = self._to_resend, {}
         for agent, tasks in to_resend.items():
             self._state.send(agent.peer, Resend(tasks))
@@ -308,7 +308,7 @@ class Recovery:
             self._state.send(session.peer, NeedTasks(tasks))
 
     def _adopt(self, session: SessionRecord, task: int, agent: AgentRecord, run: int) -> None:
-        """The agent continues the task; its call is requested at the end of the window, in case the run is lost."""
+        """The agent continues the task. Its call is requested after the recovery period, in case the run is lost."""
         record = self._enter(session, task)
         self._set_running(agent, record, run)
         self._adopted.append(record)

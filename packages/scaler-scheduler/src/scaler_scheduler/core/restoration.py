@@ -1,8 +1,8 @@
-"""Restoration: rebuild the tables from what an earlier life of the scheduler has recorded. Pure.
+"""Restoration: rebuild the tables from the records of an earlier incarnation of the scheduler. Pure.
 
-What has happened is told again in its order, through the same code as at first; messages that it leads to are
-dropped. `finish` ends it: tasks that no agent had are queued at once, the others are HELD until their agents have
-reported (`scaler_scheduler.core.recovery`). Clients have the usual time to come back; their outcomes are kept for them.
+The recorded events are replayed in order through the code that handled them the first time; resulting messages are
+dropped. `finish` ends the replay: tasks that no agent had are queued at once, the others are HELD until their agents
+have reported (`scaler_scheduler.core.recovery`). Clients have the usual time to come back; their outcomes are kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scaler_scheduler.core.state import SchedulerState
 
 
 class Attempts(NamedTuple):
-    """What earlier runs have cost a task; the fields are those of TaskExtra."""
+    """The counters of a task's earlier runs; the fields are those of TaskExtra."""
 
     task: int
     lost_runs: int
@@ -37,7 +37,7 @@ class Attempts(NamedTuple):
 
 
 class Restoration:
-    """Each method tells one record; those of sessions and tasks that are not known change nothing."""
+    """Each method replays one record; records of unknown sessions and tasks change nothing."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Restoration:
             extra.suspect, extra.exclusive = attempts.suspect, attempts.exclusive
 
     def finish(self, now: float) -> None:
-        """All is told: queue what no agent has, and wait for the others."""
+        """All records are replayed: queue the tasks that no agent has, and hold the others for their agents."""
         state = self._state
         for session in state.sessions.values():
             self._forget_unneeded_nodes(session)

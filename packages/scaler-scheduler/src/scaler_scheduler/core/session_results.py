@@ -1,8 +1,9 @@
 """SessionResults: the outcomes of named sessions, kept until they are too old or too many. Pure, no IO.
 
-An outcome is kept for the retention after it came or was last sent to a client. Beyond the byte limit those go first
-that a client has received, oldest first; of one that nobody has received the task remains, as failed with
-ResultDroppedError. Results in object storage count as the few bytes of their references; storage has its own limit.
+An outcome is kept for the retention time after it came or was last sent to a client. Beyond the byte limit outcomes are
+dropped: first those that a client has received, the oldest first. If no client has received the outcome, its task stays
+in the session and fails with ResultDroppedError. A result in object storage counts with the 24 bytes of its reference;
+storage has its own limit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from scaler_protocol.profiles import NO_PROFILE
 from scaler_scheduler.core.records import KeptOutcome, Outcome, SessionRecord, SessionTask, TaskRecord
 
 ENTRY_BYTES = 256
-"""What an outcome counts besides its payload."""
+"""Bytes that an outcome counts besides its payload."""
 
 
 class SessionResults:
@@ -27,7 +28,7 @@ class SessionResults:
         self, retention_seconds: float, limit: int, delete: Callable[[SessionRecord, list[bytes]], None]
     ) -> None:
         self.bytes = 0
-        """What is kept."""
+        """Bytes of all kept outcomes."""
         self.limit = limit
         self.dropped = 0
         """Outcomes dropped because of the limit, since the start."""
@@ -96,7 +97,7 @@ class SessionResults:
             self._delete(task.session, [outcome[1][:OBJECT_ID_BYTES]])
 
     def settle(self, now: float) -> list[SessionTask]:
-        """Drop what is too old or too much; returns the tasks of which nothing is left."""
+        """Drop outcomes that are too old, or beyond the limit; returns the tasks that were dropped with them."""
         lost: list[SessionTask] = []
         for kept in (self._received, self._unreceived):
             while kept and (task := next(iter(kept))).since + self._retention <= now:
@@ -112,7 +113,7 @@ class SessionResults:
         return lost
 
     def _fail(self, task: SessionTask, now: float) -> None:
-        """Drop the result of a task that nobody has received, and let the task say so."""
+        """Replace an outcome that no client has received by ResultDroppedError."""
         outcome, self.dropped = task.outcome, self.dropped + 1
         self._remove(task)
         self._delete_object(task, outcome)

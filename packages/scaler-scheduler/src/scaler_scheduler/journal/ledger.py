@@ -1,14 +1,14 @@
-"""Ledger: which rows the journal gets, and which of them are needed no longer. Pure.
+"""Ledger: which rows are written to the journal, and which of them can be deleted. Pure.
 
-Theory. The journal is a log of what happened. A row is deleted when it says nothing about a task that the core still
-has: one such task is its *witness*, and the next one is looked for only when that is gone, so all looks at a row
-together visit each of its tasks once. A Release must outlive the Submit of its tasks, which would run again after a
-restart otherwise: it stays as long as its session has an older Submit.
+Theory. The journal is a log of events. A row is deleted when the core has none of its tasks any more. The ledger
+remembers one task of the row that the core still has, the *witness*, and looks for another one only when the witness is
+gone; so all looks at a row together visit each of its tasks once. A Release must outlive the Submit of its tasks, or
+they would run again after a restart: it stays as long as its session has an older Submit.
 
-A task may need the result of another without being counted as its consumer (a future given as an argument): the Submit
-of the first keeps the rows of the second. Consumers of a node are counted when it is submitted, and are known to be
-gone if they have no rows and their graph has arrived: until it has, all its Submits stay, and the last one stays as
-long as any of its nodes.
+A task may need the result of another without being counted as its consumer (a future given as an argument): then the
+Submit of the first keeps the rows of the second. The number of consumers of a node is part of its Submit. Consumers
+without rows are known to have ended only when all of their graph was submitted. So all Submits of a graph stay until
+then, and the last one stays as long as any node of the graph.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ IDLE_LOOKS = 1024
 
 
 class About(NamedTuple):
-    """What a row is about; `first_run` is that of an assignment, `function` that of its bytes."""
+    """The tasks and other things that a row is about: `first_run` of an assignment, `function` whose bytes it holds."""
 
     tasks: Sequence[int] = ()
     needs: Sequence[int] = ()
@@ -67,7 +67,7 @@ class About(NamedTuple):
 
 
 class _Entry:
-    """What is remembered of a row."""
+    """A row in the journal, without its bytes."""
 
     __slots__ = ("first_run", "function", "graph", "kind", "needs", "number", "rows", "session", "tasks", "witness")
 
@@ -85,12 +85,12 @@ class _Rows:
 
     def __init__(self) -> None:
         self.number = 0
-        """Of the row that says who it is; 0 before there is one."""
+        """The number of the row that describes the session; 0 before it is written."""
         self.submits: OrderedDict[int, None] = OrderedDict()
         self.needed: Counter[int] = Counter()
 
     def drop_needs(self, entry: _Entry) -> KeysView[int]:
-        """The tasks of a row have ended, and need nothing any more; returns what others need."""
+        """The tasks of a row have ended, and need no results any more; returns the results that others need."""
         for need in entry.needs:
             self.needed[need] -= 1
             if not self.needed[need]:
@@ -120,7 +120,7 @@ class Ledger:
     # --- what happens -----------------------------------------------------------------------------------------------
 
     def session(self, session: SessionRecord) -> None:
-        """A session is new, or what is recorded of it has changed."""
+        """A session is new, or a recorded attribute of it has changed."""
         rows = self._sessions.setdefault(session.number, _Rows())
         if not rows.number:
             rows.number = self._number()

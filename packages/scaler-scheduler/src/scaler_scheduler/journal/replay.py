@@ -1,4 +1,4 @@
-"""Replay: tell a new core the rows of a journal, and the ledger which of them there are. Pure."""
+"""Replay: apply the rows of a journal to a new core, and list them in its ledger. Pure."""
 
 from __future__ import annotations
 

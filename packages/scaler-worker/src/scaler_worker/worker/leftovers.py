@@ -52,7 +52,7 @@ class Leftovers:
                 for function in functions:
                     self._count_calls(sys.modules[module], function)
 
-    def suspected(self) -> bool:
+    def may_have_changed(self) -> bool:
         """Whether state may have changed. Called after each run; takes 0.1 us."""
         return self._calls > 0 or sys.stdout is not self._out or sys.stderr is not self._error
 

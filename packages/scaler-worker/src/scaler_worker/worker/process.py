@@ -161,7 +161,7 @@ def run_worker(
             cpu_clock=time.process_time_ns,
             peak_memory=_peak_memory,
             damage=damage.find,
-            suspected=leftovers.suspected,
+            may_have_changed=leftovers.may_have_changed,
             store=storage,
         )
         transport = AgentTransport(socket.socket(fileno=ends.messages))

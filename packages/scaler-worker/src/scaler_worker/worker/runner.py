@@ -118,7 +118,7 @@ class Runner:
         cpu_clock: Callable[[], int],
         peak_memory: Callable[[], int],
         damage: Callable[[], str] = str,
-        suspected: Callable[[], bool] = bool,
+        may_have_changed: Callable[[], bool] = bool,
         store: ObjectStore | None = None,
     ) -> None:
         self.inputs: Mapping[int, tuple[bool, bytes]] = {}
@@ -127,7 +127,7 @@ class Runner:
         self._cells, self._capture, self._finish = cells, capture, finish
         self._replies, self._write = replies, replies.write
         self._clock, self._cpu_clock, self._peak_memory = clock, cpu_clock, peak_memory
-        self._find_damage, self._suspected = damage, suspected
+        self._find_damage, self._may_have_changed = damage, may_have_changed
         self._damage = ""
         self._last = self._undamaged_after = 0
         """The last finished run, and the last one after which this process was found undamaged."""
@@ -197,7 +197,7 @@ class Runner:
     def _run_tasks(self, datagram: bytes) -> None:
         sequence, runs, tasks, handles, lengths, attempts, flags, end = unpack_tasks(datagram)
         cells, clock, cpu_clock, invokers = self._cells, self._clock, self._cpu_clock, self._functions.use(handles)
-        pack, pid, number, suspected = REPLY.pack, self._pid, self._number, self._suspected
+        pack, pid, number, may_have_changed = REPLY.pack, self._pid, self._number, self._may_have_changed
         start, cpu_start = clock(), cpu_clock()
         for run, task, handle, length, attempt, flag in zip(
             runs, tasks, handles, lengths, attempts, flags, strict=True
@@ -219,7 +219,7 @@ class Runner:
                 continue
             status, payload = result
             kind, reply = RESULT, None
-            if status or len(payload) > INLINE_LIMIT or suspected():
+            if status or len(payload) > INLINE_LIMIT or may_have_changed():
                 kind, status, payload, reply = self._finish_run(status, payload)
             # A later run of this datagram may take the result as its input; a stored result is a short reference here.
             small = not status and len(payload) <= INLINE_LIMIT
@@ -250,7 +250,7 @@ class Runner:
         A damaged process runs nothing more. Raises RetiredError if this run failed and an earlier run may have done the
         damage, so that this one is retried elsewhere.
         """
-        if (status or self._suspected()) and (damage := self._find_damage()):
+        if (status or self._may_have_changed()) and (damage := self._find_damage()):
             if status and self._undamaged_after != self._last:
                 self._retire(damage)
             self._damage = damage

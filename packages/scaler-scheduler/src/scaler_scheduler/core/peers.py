@@ -1,0 +1,237 @@
+"""Peers: who may connect, and what begins and ends with a peer. Pure, no IO.
+
+A peer is a client, an agent, an operator or a worker manager, as its Hello says, and stays that until it is lost. With
+a client its session begins and ends, unless the session has a name; with an agent its runs end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
+
+from scaler_io.links.admission import admit
+from scaler_io.links.events import PeerJoined, PeerLost
+from scaler_protocol.capacity import ListWorkers
+from scaler_protocol.errors import ProtocolError
+from scaler_protocol.handshake import Hello, Refused, Role, ServiceKind, Welcome
+from scaler_protocol.operations import Resized
+from scaler_protocol.plurals import counted
+from scaler_scheduler.core.completion import Completion
+from scaler_scheduler.core.dispatch import Dispatch
+from scaler_scheduler.core.managers import Managers
+from scaler_scheduler.core.named_sessions import NamedSessions
+from scaler_scheduler.core.operators import Operators
+from scaler_scheduler.core.records import AgentRecord, KeyShare, SessionRecord
+from scaler_scheduler.core.recovery import Recovery
+from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.task_credits import TaskCredits
+from scaler_scheduler.core.worker_queries import WorkerQueries
+from scaler_scheduler.requirements import WorkerClass, runtime_of
+
+_ROLES = (Role.CLIENT, Role.AGENT, Role.OPERATOR, Role.MANAGER)
+
+
+class Peers:
+    """The connected peers; `key_of` tells the key that a peer has proved, empty without keys."""
+
+    def __init__(
+        self,
+        state: SchedulerState,
+        completion: Completion,
+        dispatch: Dispatch,
+        recovery: Recovery,
+        named_sessions: NamedSessions,
+        managers: Managers,
+        operators: Operators,
+        key_of: Callable[[bytes], bytes],
+    ) -> None:
+        self.clients: dict[bytes, SessionRecord] = {}
+        """The sessions of the connected clients; the other peers are in the tables of their roles."""
+        self._state = state
+        self._completion, self._dispatch, self._recovery = completion, dispatch, recovery
+        self._named_sessions, self._managers, self._operators = named_sessions, managers, operators
+        self._task_credits = TaskCredits(state)
+        self._worker_queries = WorkerQueries(state)
+        self._absent_until: float | None = None
+        """After a restart: when clients of the earlier incarnation that have not come back are given up."""
+        self._key_of = key_of
+        self._shares: dict[bytes, KeyShare] = {}
+        """By key; as many as there are keys of clients."""
+
+    def admit(self, hello: Hello) -> Welcome | Refused:
+        """Decide whether a peer may connect; a refusal lists every reason."""
+        refusals: list[str] = []
+        if problem := self._changed(hello):
+            refusals.append(problem)
+        if hello.role == Role.CLIENT:
+            known = self._state.sessions.get(hello.session)
+            if hello.session_name and (refused := self._named_sessions.refusal(hello)):
+                return refused
+            if not hello.session_name and known is not None and known.peer != hello.identity:
+                refusals.append(f"session {hello.session} is taken: connect again with another number")
+        elif hello.role == Role.AGENT and not (hello.workers and hello.queue_size):
+            refusals.append("an agent has at least one worker and room for one task")
+        elif hello.role == Role.MANAGER and (problem := self._managers.refusal(hello)):
+            refusals.append(problem)
+        welcome = Welcome(self._state.incarnation, storage_address=self._state.config.storage_address)
+        if hello.role == Role.CLIENT:
+            welcome = replace(welcome, task_credit=self._task_credits.credit(len({*self.clients, hello.identity})))
+            if hello.session_name:
+                welcome = self._named_sessions.welcome(hello, welcome)
+        return admit(hello, welcome, service=ServiceKind.SCHEDULER, roles=_ROLES, refusals=refusals)
+
+    def _changed(self, hello: Hello) -> str:
+        """How the Hello of a known peer contradicts its earlier one, as text; empty if it does not."""
+        peer = hello.identity
+        session = self.clients.get(peer)
+        known = self._role_of(peer)
+        if known is None:
+            return ""
+        if hello.role != known:
+            return f"identity {peer.hex()} has role {known}, not {hello.role}: use one identity per process"
+        if session and (session.named.name if session.named else "") != hello.session_name:
+            return f"identity {peer.hex()} has another session than {hello.session_name!r}: use one per session"
+        if session and session.named is None and hello.session != session.number:
+            return f"identity {peer.hex()} has session {session.number}, not {hello.session}: use one per session"
+        return ""
+
+    def _role_of(self, peer: bytes) -> int | None:
+        """The role of a connected peer."""
+        roles: Sequence[tuple[int, Container[object]]] = (
+            (Role.CLIENT, self.clients),
+            (Role.AGENT, self._state.agents),
+            (Role.MANAGER, self._managers),
+            (Role.OPERATOR, self._operators),
+        )
+        return next((role for role, peers in roles if peer in peers), None)
+
+    def joined(self, peer: bytes, event: PeerJoined, now: float) -> None:
+        """A peer has connected, or has connected again."""
+        hello = event.hello
+        if hello.role == Role.CLIENT:
+            self._client_joined(peer, hello, now)
+        elif hello.role == Role.OPERATOR:
+            self._operators.joined(peer, hello)
+        elif hello.role == Role.MANAGER:
+            if not event.resumed:
+                self._managers.joined(peer, hello)
+        elif not event.resumed:
+            self._agent_joined(peer, hello, now)
+        self._task_credits.announce(self.clients)
+        if hello.peer_incarnation not in (0, self._state.incarnation):
+            self._managers.hold(now)
+            if hello.role in (Role.CLIENT, Role.AGENT):
+                self._recovery.open(now)
+
+    def _agent_joined(self, peer: bytes, hello: Hello, now: float) -> None:
+        if peer in self._state.agents:
+            # The same process connects with a new session: it is alive and will report what it still runs. No run can
+            # have reached it without the Welcome of this incarnation.
+            welcomed = hello.peer_incarnation == self._state.incarnation
+            self._agent_lost(peer, "it began anew", now, charged=False, received=welcomed)
+        worker_class = WorkerClass(
+            tuple(sorted(zip(hello.capability_names, hello.capability_values, strict=True))), runtime_of(hello)
+        )
+        agent = AgentRecord(peer, hello.name, hello.host, hello.workers, hello.queue_size, worker_class)
+        agent.number, agent.reported_at = self._state.event_log.next_number(), now
+        agent.manager, agent.unit = self._managers.unit_of(hello)
+        agent.resuming = agent.returning = bool(hello.peer_incarnation)
+        self._state.agents[peer] = agent
+        self._dispatch.joined(agent, now)
+        self._managers.agent_changed(agent)
+        self._worker_queries.answer()
+        if self._state.recorder is not None:
+            self._state.recorder.agent_joined(agent)
+        self._state.log(f"agent {agent.name or agent.host} ({counted(agent.workers, 'worker')}) connected")
+        if peer in self._state.drained:
+            self._managers.drain(agent, "it was told before")
+
+    def _client_joined(self, peer: bytes, hello: Hello, now: float) -> None:
+        if hello.session_name:
+            session = self._named_sessions.attach(peer, hello, now)
+            self.clients = {other: each for other, each in self.clients.items() if each is not session}
+        elif (known := self._state.sessions.get(hello.session)) is not None:
+            session = known
+        else:
+            session = self._state.sessions[hello.session] = SessionRecord(
+                hello.session, peer, runtime=runtime_of(hello), name=hello.name, host=hello.host
+            )
+            if self._state.recorder is not None:
+                self._state.recorder.session(session)
+            self._state.log(f"client {hello.name or hello.session} connected from {hello.host}", logging.DEBUG)
+        session.attached = True
+        if key := self._key_of(peer):
+            session.join(self._shares.setdefault(key, KeyShare()))
+        self.clients[peer] = session
+
+    def lost(self, peer: bytes, event: PeerLost, now: float) -> None:
+        """A peer has said Goodbye, or is lost."""
+        if peer in self._state.agents:
+            if event.farewell:
+                self._state.drained.pop(peer, None)
+            self._agent_lost(peer, event.reason, now, charged=not event.farewell)
+        elif session := self.clients.pop(peer, None):
+            if session.named is not None:
+                self._named_sessions.detach(session, now)
+            else:
+                self._completion.end_session(session, now)
+            self._worker_queries.forget(peer)
+            self._state.log(f"client {session.number} is gone: {event.reason}", logging.DEBUG)
+        elif peer in self._managers:
+            self._managers.left(peer, event)
+        elif peer in self._operators:
+            self._operators.left(peer)
+        self._task_credits.announce(self.clients)
+
+    def _agent_lost(self, peer: bytes, reason: str, now: float, *, charged: bool = True, received: bool = True) -> None:
+        agent = self._state.agents.pop(peer)
+        self._managers.agent_changed(agent)
+        self._dispatch.left(agent)
+        self._recovery.agent_left(agent, now)
+        if self._state.recorder is not None:
+            self._state.recorder.agent_left(peer)
+        text = f"agent {agent.name or agent.host} is gone: {reason}"
+        self._state.log(text, logging.WARNING if charged else logging.INFO)
+        self._completion.agent_lost(agent, reason, now, charged=charged, received=received)
+        for session in [session for session in self._state.sessions.values() if session.peer == peer]:
+            self._completion.end_session(session, now)
+
+    def restored(self, now: float) -> None:
+        """A journal has restored the earlier incarnation's sessions: their clients have the usual time to come back."""
+        if self._state.sessions:
+            self._absent_until = now + self._state.config.client_timeout_seconds
+
+    def settle(self, now: float) -> None:
+        """Give up clients of the earlier incarnation that have not come back in time."""
+        if self._absent_until is None or now < self._absent_until:
+            return
+        self._absent_until = None
+        for session in [
+            session for session in self._state.sessions.values() if not session.attached and session.named is None
+        ]:
+            self._completion.end_session(session, now)
+            self._state.log(f"client {session.name or session.number} has not come back", logging.DEBUG)
+
+    def due(self) -> float | None:
+        """When `settle` has something to do."""
+        return self._absent_until
+
+    def resized(self, agent: AgentRecord, event: Resized) -> None:
+        """Workers of an agent were drained or added."""
+        if event.workers != agent.workers:
+            self._state.log(
+                f"agent {agent.name or agent.host} has {counted(event.workers, 'worker')}, {agent.workers} before"
+            )
+        if agent.is_draining != (not event.workers):
+            self._managers.agent_changed(agent)
+        agent.workers = event.workers
+        self._state.with_room[agent] = None
+        self._worker_queries.answer()
+        self._task_credits.announce(self.clients)
+
+    def list_workers(self, peer: bytes, event: ListWorkers, now: float) -> None:
+        """Answer a client that asks for the workers, or waits for them; raises ProtocolError for another peer."""
+        if peer not in self.clients:
+            raise ProtocolError("only a client may ask for the workers")
+        self._worker_queries.ask(peer, event)
