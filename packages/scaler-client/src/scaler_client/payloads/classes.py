@@ -1,14 +1,15 @@
-"""Classes that travel by value: what becomes of one in the process that loads it.
+"""Classes that are pickled by value: which class object a pickle yields in the process that loads it.
 
-Theory. cloudpickle writes such a class as an id, which it keeps wherever it goes, and its state, which is another one
-each time the class was changed. In the process that defined it the class stays what it is, whatever state a result
-brings. Elsewhere every function that is loaded has classes of its own, in the state that came with it, as it has
-globals of its own. What a task loads besides (arguments, results of other tasks) uses the classes of its function; of
-classes that the function does not have it uses those that were loaded first since the task began. So a task never sees
-the state of another call, and an instance that it is given is one of the class that its function knows.
+Theory. cloudpickle writes such a class as an id, which is the same in every process, and a state (the attributes of the
+class), which may differ between two pickles of a class that was changed in between. The process that defined the class
+keeps its own class object; the state in a pickle is ignored there. In any other process each loaded function gets class
+objects of its own, with the state in its own pickle, just as it gets globals of its own. The other values that a task
+loads (arguments, results of other tasks) use the class objects of the task's function. A class that the function does
+not contain is created from the first value of the task that contains it. So a task never sees the state from another
+call, and `isinstance` works between its arguments and the classes of its function.
 
-A class that is complete is never given another state. The ids are those of cloudpickle, which is told of every class
-that is loaded, as users may call it themselves.
+The state of a class is set only once. The ids are those of cloudpickle, and every loaded class is registered with
+cloudpickle, because user code may call cloudpickle directly.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ import cloudpickle
 PROTOCOL: Final = 5
 _BY_VALUE: Final = (type, FunctionType)
 _BY_NAME: Final = (__name__, cloudpickle.Pickler.__module__)
-"""Modules whose functions stand in every pickle by value, and travel by name."""
+"""Modules whose functions are pickled by name: every pickle of a class refers to some of them."""
 _REDUCED: Final = 6
-"""Parts of what cloudpickle makes of what it writes by value; the last sets the state."""
+"""Length of the tuple to which cloudpickle reduces a class that it pickles by value; its last item sets the state."""
 
 _tracker: Final[Any] = vars(cloudpickle)["cloudpickle"]
 """The module with the tables of classes and their ids."""
 _loaded: weakref.WeakSet[type] = weakref.WeakSet()
 _incomplete: weakref.WeakSet[type] = weakref.WeakSet()
 _defined: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
-"""Classes of this process that were written, by id."""
+"""Classes that this process has defined and pickled, by id."""
 
 
 class _Scope:
-    """The classes, by id, that what is loaded now is of: those loaded before, or else those defined here."""
+    """Where `make_class` looks for a class, by its id: in `loaded` first, then in `defined`."""
 
     def __init__(self) -> None:
         self.defined: Mapping[str, type] = _defined
         self.loaded: MutableMapping[str, type] | None = None
-        """None outside of workers, where all is that cloudpickle knows."""
+        """The classes loaded for the current task; None outside of workers, where cloudpickle's own table is used."""
 
 
 scope: Final = _Scope()
@@ -52,7 +53,7 @@ scope: Final = _Scope()
 
 @contextmanager
 def defining() -> Iterator[Mapping[str, type]]:
-    """While a function is loaded: the classes that come with it, which nobody else has. A task begins then."""
+    """A context in which a function is loaded with class objects of its own; yields these by id. A task begins then."""
     defined, scope.defined = scope.defined, {}
     classes: dict[str, type] = {}
     scope.loaded = classes
@@ -63,14 +64,14 @@ def defining() -> Iterator[Mapping[str, type]]:
 
 
 def begin(classes: Mapping[str, type]) -> None:
-    """A task begins, whose function has these classes. Nothing need be said where neither it nor the last had any."""
+    """A task begins whose function has these classes. May be left out if neither this nor the last function has any."""
     scope.loaded = dict(classes)
     for identity, made in classes.items():
         _track(identity, made)
 
 
 class Pickler(cloudpickle.Pickler):
-    """Writes what cloudpickle does, and classes so that they are loaded as is said above."""
+    """cloudpickle's pickler, but classes that are pickled by value are loaded by `make_class` and `complete_class`."""
 
     def reducer_override(self, obj: Any) -> Any:
         if not isinstance(obj, _BY_VALUE) or (type(obj) is FunctionType and obj.__module__ in _BY_NAME):
@@ -85,14 +86,14 @@ class Pickler(cloudpickle.Pickler):
 
 
 def dumps(value: Any, buffer_callback: Callable[[pickle.PickleBuffer], bool] | None = None) -> bytes:
-    """The pickle of anything that cloudpickle takes."""
+    """The pickle of a value; raises as cloudpickle does."""
     file = BytesIO()
     Pickler(file, PROTOCOL, buffer_callback).dump(value)
     return file.getvalue()
 
 
 def make_class(identity: str, make: Callable[..., type], args: tuple[Any, ...]) -> type:
-    """The class with this id, which is made, without its state, where there is none."""
+    """The class with this id; a new one, without its state, if this id is unknown."""
     loaded = _tracker._DYNAMIC_CLASS_TRACKER_BY_ID if scope.loaded is None else scope.loaded
     for known in (loaded, scope.defined):
         if (found := known.get(identity)) is not None:
@@ -106,14 +107,14 @@ def make_class(identity: str, make: Callable[..., type], args: tuple[Any, ...]) 
 
 
 def _track(identity: str, made: type) -> None:
-    """Have cloudpickle, where somebody calls it, write this class with this id, and load it for this id."""
+    """Register a class with cloudpickle, so that its own functions pickle the class with this id, and find it by it."""
     with _tracker._DYNAMIC_CLASS_TRACKER_LOCK:
         _tracker._DYNAMIC_CLASS_TRACKER_BY_CLASS[made] = identity
         _tracker._DYNAMIC_CLASS_TRACKER_BY_ID[identity] = made
 
 
 def complete_class(made: type, state: tuple[Callable[[type, Any], object], Any]) -> None:
-    """Set the state of a class that has none yet."""
+    """Set the state of a class unless it has one."""
     if made in _incomplete:
         set_state, written = state
         set_state(made, written)

@@ -1,4 +1,4 @@
-"""Exceptions as bytes: with their tracebacks, however deep, and with their causes where those can be sent, too."""
+"""Exceptions as bytes, with their tracebacks, however deep, and with their causes if these can be pickled."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _SHOWN: Final = ("__file__", "__name__")
 _PLAIN_REDUCE: Final = (BaseException.__reduce__, OSError.__reduce__)
 _OS_FIELDS: Final = ("errno", "strerror", "filename", "filename2")
 _GROUP: Final = getattr(builtins, "BaseExceptionGroup", ())
-"""Python 3.10 has none."""
+"""Python 3.10 has no exception groups."""
 _Code = tuple[str, str, dict[str, Any]]
-"""File, name, and what of its globals decides how a frame is shown."""
+"""A code object: its file, its name, and the globals of its frame that `traceback` uses."""
 
 
 def dump_exception(error: BaseException, text: str) -> bytes:
     """The payload of a RAISED outcome: the pickle of the exception and its traceback as text.
 
-    If its causes or frames cannot be pickled, the exception is sent without them; `text` still shows them. Raises what
-    pickling the exception alone raises, or what loading it raises: a payload that cannot be loaded here is not sent.
+    If its causes or frames cannot be pickled, the payload lacks them, and only `text` shows them. The payload is loaded
+    once as a check. Raises the error of pickling or loading the exception alone.
     """
     try:
         return _dumped(error, text)
@@ -51,7 +51,7 @@ def _dumped(error: BaseException, text: str) -> bytes:
 
 @contextmanager
 def _alone(error: BaseException) -> Iterator[None]:
-    """The exception without those that led to it, which somebody may hold besides us."""
+    """A context in which the exception has no traceback, cause or context; they are restored: others may hold it."""
     origin = Origin.of(error)
     Origin().give(error)
     try:
@@ -61,9 +61,9 @@ def _alone(error: BaseException) -> Iterator[None]:
 
 
 class _FailurePickler(Pickler):
-    """Writes exceptions with where they come from, and tracebacks as columns.
+    """Pickles an exception with its Origin, and a traceback as columns.
 
-    Frame within frame, as tblib does, 400 of them exceed the recursion limit.
+    tblib pickles a traceback frame by frame, each inside the one before, so 400 frames exceed the recursion limit.
     """
 
     def reducer_override(self, obj: Any) -> Any:
@@ -87,17 +87,17 @@ class _FailurePickler(Pickler):
 
 
 def _reduced(error: BaseException) -> tuple[Any, ...]:
-    """How to make the exception again."""
+    """The reduction of an exception, as `__reduce__` returns it."""
     kind = type(error)
     registered = copyreg.dispatch_table.get(kind)
-    if registered is pickling_support.pickle_exception:  # which libraries install for all exceptions
+    if registered is pickling_support.pickle_exception:  # libraries install this one for all exceptions
         registered = None
     reduced = registered(error) if registered is not None else error.__reduce_ex__(5)
     if not isinstance(reduced, tuple):
         raise pickle.PicklingError(f"{kind.__qualname__}.__reduce__ gave a {type(reduced).__name__}, not a tuple")
     make, args, state = (*reduced, None)[:3]
     if registered is None and kind.__reduce__ in _PLAIN_REDUCE and type(kind.__init__) is not WrapperDescriptorType:
-        # What an __init__ written in Python takes is not known: it is made without.
+        # The parameters of an __init__ written in Python are unknown, so loading does not call it.
         make, args, state = make_bare, (kind, *_new_args(error)), _fields(error)
     origin, notes = Origin.of(error), attributes_of(error).get("__notes__")
     return make, args, (state, tuple(origin), notes), None, None, restore
@@ -112,7 +112,7 @@ def _new_args(error: BaseException) -> tuple[Any, ...]:
 def _fields(error: BaseException) -> dict[str, Any]:
     fields = {"args": error.args, **attributes_of(error)}
     for name in _OS_FIELDS if isinstance(error, OSError) else ():
-        if (value := getattr(error, name, None)) is not None:  # None would be shown
+        if (value := getattr(error, name, None)) is not None:  # str() of the exception would show a None
             fields[name] = value
     return fields
 
@@ -123,7 +123,7 @@ def make_bare(kind: type[BaseException], *args: Any) -> BaseException:
 
 
 def restore(error: BaseException, state: tuple[Any, tuple[Any, ...], Any]) -> None:
-    """Give an exception its attributes, whether its class lets them be set or not, and its origin."""
+    """Set the attributes of an exception, even if its class overrides `__setattr__`, and its origin."""
     own, origin, notes = state
     if own is not None and type(error).__setstate__ is not BaseException.__setstate__:
         error.__setstate__(own)
@@ -136,7 +136,7 @@ def restore(error: BaseException, state: tuple[Any, tuple[Any, ...], Any]) -> No
 
 
 def restore_traceback(codes: Sequence[_Code], rows: Sequence[tuple[int, int]]) -> TracebackType | None:
-    """The traceback whose frames are these: the number of the code, and the line."""
+    """The traceback with these frames: each row is a position in `codes` and a line number."""
     made = [
         SimpleNamespace(f_code=SimpleNamespace(co_filename=file, co_name=name), f_globals=shown, f_locals={})
         for file, name, shown in codes
@@ -144,5 +144,5 @@ def restore_traceback(codes: Sequence[_Code], rows: Sequence[tuple[int, int]]) -
     trace: Any = None
     for number, line in reversed(rows):
         trace = SimpleNamespace(tb_frame=made[number], tb_lineno=line, tb_next=trace)
-    # No name for it here: its frames lead back to this one, and what they hold would live until the next collection.
+    # Not assigned to a variable: the frames of a traceback refer to this frame, which would make a reference cycle.
     return cast("TracebackType | None", Traceback.as_traceback(trace))

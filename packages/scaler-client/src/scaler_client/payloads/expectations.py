@@ -1,8 +1,8 @@
-"""Expectations: whether a value is the one that was there before, told without keeping alive what may lead elsewhere.
+"""Expectations: a later check whether a name still refers to the same value, without keeping that value alive.
 
-Invariant: an expectation keeps alive nothing but constants (numbers, strings, bytes, tuples of these). Whatever else a
-function reaches may lead back to it, as the cell of a recursive closure does, and it would never be freed. Functions,
-classes and modules are therefore expected by weak references, and tuples of them by what is in them.
+Invariant: an expectation keeps alive nothing but constants (numbers, strings, bytes, tuples of these). Any other value
+that a function reaches may refer back to the function, as the cell of a recursive closure does, and the function would
+never be freed. Functions, classes and modules are therefore held by weak references, and so are the items of tuples.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import Any, Final, NamedTuple
 from weakref import ref
 
 Expected = Sequence[tuple[Any, object]]
-"""What names, or cells by their position, are to hold."""
+"""Pairs of a name, or of the position of a cell, and the expectation of its value."""
 MISSING: Final = object()
-"""In place of what a name or an empty cell would hold."""
+"""The value of a name that does not exist, and of an empty cell."""
 IMMUTABLE: Final = frozenset({int, float, complex, str, bytes, bool, type(None), type(...), range})
 _DESCRIPTORS: Final = (GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, WrapperDescriptorType)
 _HEAP_TYPE: Final = 1 << 9
-"""The flag of classes that Python code, or a module, has made. The others, as `object`, lead to nothing that was."""
+"""The flag of classes that were made at run time. The others, such as `object`, refer to nothing made at run time."""
 
 
 class MayChangeError(Exception):
-    """A value may change and stay the same object."""
+    """A change of the value cannot be detected: it may change and stay the same object."""
 
 
 class _Parts(NamedTuple):
-    """What is expected of a value that is no constant and can not be held weakly: its type and what it consists of."""
+    """The expectation of a value that is not a constant and has no weak references: its type and those of its parts."""
 
     kind: type
     parts: tuple[object, ...]
 
 
 def parts_of(value: object) -> tuple[object, ...] | None:
-    """What a tuple, descriptor, property, static or class method consists of; None for anything else."""
+    """The parts of a tuple, descriptor, property, static or class method; None for any other value."""
     if type(value) is tuple:
         return value
     if isinstance(value, staticmethod | classmethod):
@@ -48,7 +48,7 @@ def parts_of(value: object) -> tuple[object, ...] | None:
 
 
 def weakly(value: Any) -> ref[Any]:
-    """A weak reference; raises MayChangeError where there can be none, as to a list or a dict."""
+    """A weak reference; raises MayChangeError for a type without weak references, such as a list or a dict."""
     try:
         return ref(value)
     except TypeError:
@@ -56,7 +56,7 @@ def weakly(value: Any) -> ref[Any]:
 
 
 def expect(value: object) -> object:
-    """What `is_expected` compares with later: a constant, _Parts, or a weak reference. Raises MayChangeError."""
+    """The expectation of a value: a constant, _Parts, or a weak reference. Raises MayChangeError."""
     if type(value) in IMMUTABLE or value is MISSING or (type(value) is type and not value.__flags__ & _HEAP_TYPE):
         return value
     parts = parts_of(value)
@@ -68,7 +68,7 @@ def expect(value: object) -> object:
 
 
 def is_expected(found: object, expected: object) -> bool:
-    """Whether a value is the one that is expected."""
+    """Whether a value meets an expectation."""
     kind = type(expected)
     if kind is ref:
         return found is not None and found is expected()  # type: ignore[operator]
@@ -79,9 +79,9 @@ def is_expected(found: object, expected: object) -> bool:
 
 
 def hold(namespace: Any, names: Expected) -> bool:
-    """Whether names hold what is expected.
+    """Whether the values of all names meet their expectations.
 
-    This calls `is_expected` only where it must: the call takes longer than the two quick checks.
+    Two quick checks come before `is_expected`, because its call takes longer than both.
     """
     find = namespace.get
     for name, expected in names:
@@ -94,7 +94,7 @@ def hold(namespace: Any, names: Expected) -> bool:
 
 
 def contents_of(cell: CellType) -> object:
-    """What is in a cell, or MISSING."""
+    """The value in a cell; MISSING if the cell is empty."""
     try:
         contents: object = cell.cell_contents
     except ValueError:

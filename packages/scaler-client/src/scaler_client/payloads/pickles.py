@@ -1,8 +1,8 @@
 """Values as pickles with out-of-band buffers: big buffers are not copied when they are written.
 
-Whatever offers buffers (NumPy arrays, Arrow tables, …) comes back as a read-only view of the payload. Bytes and text
-are copied out of it once, when they are read. Buffers that would fit into a message stay in the pickle, so that
-whatever travels in one is a pickle alone.
+A value with buffers (NumPy arrays, Arrow tables, …) is loaded as a read-only view of the payload. Bytes and text are
+copied out of it once, when they are loaded. Buffers that fit into a message stay in the pickle, so that a payload in a
+message is always a plain pickle.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PROTOCOL: Final = 5
 SCALARS: Final = frozenset({int, float, bool, type(None)})
 TEXTS: Final = frozenset({bytes, str, bytearray})
 COPIED_BYTES: Final = 1024 * 1024
-"""Bytes from here on are copied into memory that is asked for in steps when they are read (`parallel_copy`)."""
+"""Values of type bytes of at least this size are copied by `parallel_copy` when they are loaded."""
 _UNCHANGING: Final = SCALARS | {bytes, str, complex}
 _SMALL_TUPLE: Final = 16
 _FIRST_BYTE: Final = 0x80

@@ -13,7 +13,7 @@ class DefaultSerializer(Serializer):
 
     @staticmethod
     def serialize(obj: Any) -> bytes:
-        """The bytes of anything that cloudpickle takes."""
+        """The bytes of an object; raises as cloudpickle does."""
         from scaler_client.payloads.classes import dumps
 
         return dumps(obj)

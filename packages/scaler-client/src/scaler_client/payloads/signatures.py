@@ -40,7 +40,7 @@ _Parameter = tuple[str, int, bool]
 
 
 class CallCheck(NamedTuple):
-    """`check(*args, **kwargs)` raises the TypeError that the callable would; `known` says whether it ever does."""
+    """`check(*args, **kwargs)` raises the TypeError of the callable; if not `known`, it accepts all arguments."""
 
     check: Callable[..., object]
     known: bool
@@ -71,7 +71,7 @@ def check_for(fn: Callable[..., Any]) -> CallCheck:
 
 
 def _with_arguments(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> CallCheck:
-    """What a callable takes besides these arguments, of which only the number and the names are kept."""
+    """The check for a callable some of whose arguments are given; keeps their number and names, not their values."""
     inner = check_for(fn)
     if not inner.known:
         return UNKNOWN
@@ -81,7 +81,7 @@ def _with_arguments(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Cal
 
 
 def _of_class(cls: type) -> CallCheck:
-    """What making an instance takes, where a plain `__new__` or `__init__` says so."""
+    """The check for calling a class, if it has a `__new__` or `__init__` written in Python, or neither."""
     new, init = _found(cls, "__new__"), _found(cls, "__init__")
     if new is not object.__dict__["__new__"]:
         new = new.__func__ if type(new) is staticmethod else None
@@ -101,7 +101,7 @@ def _of_built_in(fn: Callable[..., Any]) -> CallCheck:
 
 
 def _found(cls: type, name: str) -> Any:
-    """An attribute of a class as it was written there, which is not always what it gives."""
+    """An attribute of a class or its bases as stored in their dict: no descriptor is called."""
     return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
 
 
@@ -122,7 +122,7 @@ def _of_function(fn: FunctionType) -> Iterator[_Parameter]:
 
 @lru_cache(1024)
 def _stub(qualname: str, parameters: tuple[_Parameter, ...]) -> CallCheck:
-    """A function with these parameters that does nothing: Python itself does the checking."""
+    """The check that calls an empty function with these parameters, so that Python itself raises the TypeError."""
     words: list[str] = []
     for at, (name, kind, has_default) in enumerate(parameters):
         before = parameters[at - 1][1] if at else None

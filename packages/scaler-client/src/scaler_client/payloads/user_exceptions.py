@@ -1,6 +1,6 @@
-"""Exceptions of users, whose classes may refuse to have attributes set or fail to be shown: what Python itself does.
+"""Operations on users' exceptions, whose classes may override `__setattr__`, or raise in `__str__`.
 
-`raise` and `except` reach the traceback and the causes of an exception whatever its class defines. So do these.
+They read and write the traceback and the causes as `raise` and `except` do: without any method of the class.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Origin(NamedTuple):
 
 
 def attributes_of(error: BaseException) -> dict[str, Any]:
-    """Its attributes themselves: no copy, and no method of its class is asked."""
+    """The instance dict of an exception itself, no copy; calls no method of its class."""
     attributes: dict[str, Any] = _DICT.__get__(error)
     return attributes
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """As the method of Python 3.11 does. Where the class has made something else of its notes it stays without."""
+    """As the method of Python 3.11. Does nothing if `__notes__` of the exception is not a list or a tuple."""
     attributes = attributes_of(error)
     notes = attributes.get(_NOTES, ())
     if isinstance(notes, list | tuple):
@@ -61,7 +61,7 @@ def headline(error: BaseException) -> str:
 
 
 def formatted(error: BaseException) -> str:
-    """As Python prints it; where that fails its frames and its headline."""
+    """The exception as Python prints it; if that fails, its frames and its headline."""
     trace = Origin.of(error).traceback
     try:
         return "".join(traceback.format_exception(type(error), error, trace))
