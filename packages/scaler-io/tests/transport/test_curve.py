@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import select
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,6 +32,8 @@ from scaler_protocol.messages import Cancel, Shutdown
 
 SECONDS = 30.0
 LOOPBACK = Address("127.0.0.1", 0)
+GREETING = b"\xff" + bytes(8) + b"\x7f"
+"""What a service of ZeroMQ says first."""
 PERMITTED: Permissions = {Role.CLIENT: frozenset({Cancel}), Role.AGENT: frozenset({Shutdown})}
 
 
@@ -254,6 +257,39 @@ def test_a_service_that_is_too_busy_to_answer_is_not_taken_for_another_one(
         assert not any("has another key" in reason for reason in peer.downs)
         until(lambda: peer.up, peer.turn, service.turn)
     service.listener.close()
+
+
+class Door:
+    """A port before a service that is not there: it says this much to each connection, and closes it."""
+
+    def __init__(self, said: bytes) -> None:
+        self._said, self._listener = said, socket.create_server(("127.0.0.1", 0))
+        self._listener.setblocking(False)
+        self.address = Address("127.0.0.1", self._listener.getsockname()[1])
+
+    def turn(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                connection, _ = self._listener.accept()
+                with connection, contextlib.suppress(ConnectionError):
+                    connection.sendall(self._said)
+                    connection.shutdown(socket.SHUT_WR)  # what is unread would have the kernel send a reset
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.mark.parametrize("said", [b"", GREETING], ids=["a proxy", "a service that ends or is full"])
+def test_whoever_closes_each_connection_is_not_taken_for_a_service_with_another_key(keys: Path, said: bytes) -> None:
+    door = Door(said)
+    with peering(door.address, credentials(keys)) as peer:
+        until(lambda: len(peer.downs) >= 5 or peer.refusals, peer.turn, door.turn)
+        assert any("has another key" in reason for reason in peer.downs)
+        assert not peer.refusals
+        door.close()
+        service = Service(keys, door.address)
+        until(lambda: peer.up, peer.turn, service.turn)
+        service.listener.close()
 
 
 def test_unix_sockets_need_no_keys(keys: Path, tmp_path: Path) -> None:

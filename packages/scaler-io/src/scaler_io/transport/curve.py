@@ -26,6 +26,8 @@ HANDSHAKE_FAILURES: Final = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
 """Events of a socket's monitor which give the reason why a handshake failed."""
+_SIGNATURE: Final = b"\xff"
+"""What a service of ZeroMQ says first."""
 CURVE_BYTES: Final = 33
 """What encryption adds to a frame."""
 
@@ -110,6 +112,32 @@ class Gate:
         return {key for key, holder in before.items() if self._seen.get(key) != holder}
 
 
+class Control:
+    """A second connection to a service, which says nothing: what becomes of it tells why the first one has ended.
+
+    ZeroMQ reports that a service has closed a connection during the handshake, and no more. A service with another key
+    greets both, closes the first and keeps this one for a while. A proxy without its service greets neither; a service
+    that ends, or is full, keeps neither.
+    """
+
+    def __init__(self, stream: zmq.Socket[bytes], address: Address) -> None:
+        """`stream` is a socket of the type STREAM. Call it after the first connection was begun."""
+        self._stream = stream
+        self._stream.connect(str(address))
+
+    def is_kept(self) -> bool:
+        """Whether a service of ZeroMQ has greeted and has not closed the connection; may be called once."""
+        parts: list[bytes] = []
+        while self._stream.poll(0):
+            _, part = self._stream.recv_multipart(zmq.NOBLOCK)
+            parts.append(part)  # an empty one when the connection is made, and when it is closed
+        return b"".join(parts).startswith(_SIGNATURE) and parts[-1] != b""
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._stream.close(linger=0)
+
+
 class HandshakeFailure(NamedTuple):
     """Why a handshake has failed, and whether this is `final`: another attempt would fail, too."""
 
@@ -125,7 +153,8 @@ _REMEDY: Final = (
 def handshake_failure(event: int, value: int, credentials: Credentials | None, address: Address) -> HandshakeFailure:
     """Explain an event of a socket's monitor; the reason is empty if the event says nothing about keys.
 
-    Most failures are not final: a service that ends during the handshake looks like a service with another key.
+    Most failures are not final: a service that ends during the handshake, or a proxy without its service, looks like a
+    service with another key (Control tells them apart).
     """
     if credentials is None or address.path:
         if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == _OTHER_MECHANISM:

@@ -41,6 +41,7 @@ from scaler_io.transport.connections import (
 from scaler_io.transport.curve import (
     CURVE_BYTES,
     HANDSHAKE_FAILURES,
+    Control,
     Gate,
     HandshakeFailure,
     handshake_failure,
@@ -85,8 +86,8 @@ _HANDSHAKE_MS = 2000
 """How long a connection may be open without a handshake, which strangers could use to hold memory."""
 _BACKLOG = 4096
 """Connections that wait to be accepted; with fewer, a flood of strangers keeps others out."""
-_MISMATCHES = 3
-"""Failures after which it is certain that a service has another key, and did not just end."""
+_MISMATCHES = 2
+"""Failures beside a control that was kept, after which it is certain that a service has another key."""
 PUBLISHED_AHEAD = 64
 """Messages that may wait for a slow subscriber, on either side of a connection."""
 _TOPIC_MESSAGE_BYTES = TOPIC_BYTES + 64
@@ -338,13 +339,22 @@ class _Connection:
     """The connection of one epoch: a socket that connects once."""
 
     def __init__(
-        self, context: Context, address: Address, routing_id: bytes, ipv6: bool, credentials: Credentials | None
+        self,
+        context: Context,
+        address: Address,
+        routing_id: bytes,
+        ipv6: bool,
+        credentials: Credentials | None,
+        *,
+        controlled: bool,
     ) -> None:
+        """With `controlled` it has a control."""
         self.failure = HandshakeFailure("", final=False)
         """What the peer's handshake said about the keys."""
         self._address, self._credentials, self._began = address, credentials, time.monotonic()
         self._reason: str | None = None
         self._was_readable = False
+        self._control: Control | None = None
         self.socket = _socket(context, zmq.DEALER)
         self.socket.setsockopt(zmq.IPV6, ipv6)
         self.socket.routing_id = routing_id
@@ -355,6 +365,8 @@ class _Connection:
         self.monitor.linger = 0
         try:
             self.socket.connect(str(address))
+            if controlled:
+                self._control = _control(context, address, ipv6)
         except zmq.ZMQError as error:
             self.close()
             raise OSError(f"cannot connect to {address}: {os.strerror(error.errno or 0)}") from None
@@ -387,11 +399,24 @@ class _Connection:
             self._reason = self.failure.reason or reason
         return self._reason
 
+    def is_control_kept(self) -> bool:
+        """Whether the service has greeted the control and not closed it; may be called once, when this is lost."""
+        return self._control is not None and self._control.is_kept()
+
     def close(self, linger: float = 0.0) -> None:
         """Close the connection after at most `linger` seconds for sending the last messages."""
+        if self._control is not None:
+            self._control.close()
         self.socket.disable_monitor()
         self.monitor.close(linger=0)
         self.socket.close(linger=int(linger * 1000))
+
+
+def _control(context: Context, address: Address, ipv6: bool) -> Control:
+    stream = _socket(context, zmq.STREAM)
+    stream.setsockopt(zmq.IPV6, ipv6)
+    stream.setsockopt(zmq.RECONNECT_IVL, _NEVER_MS)
+    return Control(stream, address)
 
 
 class Dialer(EpochDialer[_Connection]):
@@ -408,6 +433,8 @@ class Dialer(EpochDialer[_Connection]):
         """With a `context` of the caller no thread is started, and `close` does not wait for the last messages."""
         super().__init__(uplink)
         self._address, self._credentials = address, credentials
+        self._suspects = False
+        """Whether a connection has failed as if the service had another key: the next ones have a control."""
         self._mismatches = 0
         """Connections that have failed because of the service's keys."""
         self._secret = b"\x01" + secrets.token_bytes(15)  # others must not be able to guess the routes of our epochs
@@ -420,13 +447,21 @@ class Dialer(EpochDialer[_Connection]):
         # A host name may have addresses of both families, and ZeroMQ tries only one: alternate between them.
         ipv6 = ":" in self._address.host or (not self._address.is_numeric and epoch % 2 == 0)
         return _Connection(
-            self._context, self._address, self._secret + epoch.to_bytes(4, "big"), ipv6, self._credentials
+            self._context,
+            self._address,
+            self._secret + epoch.to_bytes(4, "big"),
+            ipv6,
+            self._credentials,
+            controlled=self._suspects,
         )
 
     def _refused(self, connection: _Connection) -> str:
         reason, final = connection.failure
-        if reason:  # without keys there is one reason, a service with keys, and most attempts do not see it
-            self._mismatches += 1 if self._credentials is not None else _MISMATCHES
+        if reason and self._credentials is None:  # a service with keys, which most attempts do not see
+            self._mismatches = _MISMATCHES
+        elif reason:
+            self._mismatches += connection.is_control_kept()
+            self._suspects = not self._address.path
         certain = self._mismatches >= _MISMATCHES and not self.uplink.peer_incarnation
         return reason if final or certain else ""
 
