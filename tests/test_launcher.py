@@ -193,6 +193,29 @@ def test_waiting_that_is_interrupted_is_no_success(launched: Launched, number: s
     assert launched.end(signal.SIGTERM) == 0
 
 
+INTERRUPTED = """
+import signal, sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "zmq":
+            signal.raise_signal(number)
+
+sys.meta_path.insert(0, Finder())
+from scaler_launch.__main__ import main
+number = int(sys.argv.pop(1))
+main()
+"""
+
+
+@pytest.mark.parametrize("command", ["status", "dump", "results", "wait"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_question_that_is_interrupted_during_an_import_is_no_success(command: str, number: signal.Signals) -> None:
+    with Terminal(sys.executable, "-c", INTERRUPTED, str(int(number)), command, "ipc:///nowhere") as asking:
+        assert asking.process.wait(SECONDS) in (130, -signal.SIGTERM)
+        assert asking.rest() == []
+
+
 def catches(pid: int, number: signal.Signals) -> bool:
     """Whether a process has a handler for a signal: before, the interpreter itself is still being started."""
     status = Path(f"/proc/{pid}/status").read_text("utf-8")

@@ -308,7 +308,8 @@ class Screen:
             [str(PROGRAMS / "scaler_top"), str(address)],
             stdin=slave, stdout=slave, stderr=slave, start_new_session=True, env=environment,
         )  # fmt: skip
-        os.close(slave)
+        self._slave = slave
+        self._modes = termios.tcgetattr(slave)
         self.seen = ""
 
     def read_until(self, pattern: str) -> None:
@@ -341,10 +342,15 @@ class Screen:
                     break
         return self.process.wait(SECONDS)
 
+    def is_restored(self) -> bool:
+        """Whether the terminal's modes are what they were before the program."""
+        return termios.tcgetattr(self._slave) == self._modes
+
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        os.close(self._slave)
         os.close(self.master)
 
 
@@ -377,8 +383,17 @@ def test_top_in_a_terminal(terminal: Screen, user: Client, gate: Gate) -> None:
 
 def test_ctrl_c_ends_top(terminal: Screen) -> None:
     terminal.read_until(r"task_manager")
+    assert not terminal.is_restored()
     terminal.press("\x03")
-    assert terminal.wait() == 0
+    assert terminal.wait() == 0 and terminal.is_restored()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_top_and_leaves_the_terminal_as_it_was(terminal: Screen, number: signal.Signals) -> None:
+    terminal.read_until(r"task_manager")
+    assert not terminal.is_restored()
+    terminal.process.send_signal(number)
+    assert terminal.wait() == 0 and terminal.is_restored()
 
 
 def test_top_at_the_scheduler_says_where_the_monitor_is(watched: LocalCluster, monitor: Address) -> None:

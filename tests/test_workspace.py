@@ -98,6 +98,10 @@ def requirements(package: Path) -> list[str]:
     return [*project["dependencies"], *(line for extra in extras.values() for line in extra)]
 
 
+SLOW = {"argparse", "capnp", "nicegui", "numpy", "psutil", "textual", "zmq"}
+"""Modules that take long to import, or that import such ones."""
+
+
 def imports_of(package: Path) -> list[Path]:
     names = IMPORTS.get(package.name, [package.name.replace("-", "_")])
     return [package / "src" / name for name in names]
@@ -157,6 +161,15 @@ def test_server_package_runs_as_a_module(name: str) -> None:
     assert (ROOT / "packages" / name / "src" / module / "__main__.py").is_file()
     scripts = metadata(ROOT / "packages" / name)["project"]["scripts"]
     assert f"{module}.__main__:main" in scripts.values()
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_programs_catch_signals_before_they_import_what_is_slow(package: Path) -> None:
+    for script in metadata(package)["project"].get("scripts", {}).values():
+        module = script.partition(":")[0]
+        code = f"import sys, {module}; print(*sorted({SLOW} & sys.modules.keys()))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
+        assert done.stdout == "\n", f"{module} imports them before its main function"
 
 
 def test_lock_agrees_with_the_metadata() -> None:

@@ -1,20 +1,56 @@
-"""Exit codes of the programs of this package; an expected error is one line on stderr."""
+"""The entry points of the programs of this package. Nothing slow is imported before signals have handlers."""
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable
 
-from scaler_io.service.options import one_line
-from scaler_protocol.errors import ScalerError
+
+def ui() -> int:
+    """Serve pages until a signal; returns the exit code of `scaler_ui`, also called `scaler_gui`."""
+
+    def serve() -> None:
+        from scaler_ui.web.app import run_pages
+
+        run_pages()
+
+    return guarded("scaler_ui", serve)
 
 
-def run(program: str, function: Callable[[], int | None]) -> int:
-    """The exit code of a program's main function: 2 for wrong usage, 1 for another error, 0 after Ctrl-C."""
-    if sys.platform != "win32":  # the program that starts this one may have blocked them, which is inherited
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
-        signal.signal(signal.SIGUSR1, lambda number, frame: None)  # it asks a scheduler for a dump, and ends no program
+def top() -> int:
+    """Run scaler_top to its end; returns the exit code."""
+
+    def show() -> None:
+        from scaler_ui.terminal.top import run_top
+
+        run_top()
+
+    return guarded("scaler_top", show)
+
+
+def why() -> int:
+    """Run scaler_why to its end; returns the exit code: 1 also for an unknown task."""
+
+    def answer() -> int:
+        from scaler_ui.terminal.why import run_why
+
+        return run_why()
+
+    return guarded("scaler_why", answer)
+
+
+def guarded(program: str, function: Callable[[], int | None]) -> int:
+    """The exit code of a program's main function: 2 for wrong usage, 1 for another error, 0 after a signal.
+
+    An expected error is one line on stderr.
+    """
+    if sys.platform == "linux":
+        from scaler_io.service.process import main_guard
+
+        return main_guard(program, function)
+    from scaler_io.service.options import one_line
+    from scaler_protocol.errors import ScalerError
+
     try:
         return function() or 0
     except KeyboardInterrupt:

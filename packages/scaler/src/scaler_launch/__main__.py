@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -114,30 +115,30 @@ def _check(words: Sequence[str]) -> int:
 
 
 def _status(words: Sequence[str]) -> int:
+    _end_on_signals()
     from scaler_launch import status
 
-    _end_on_signals()
     return status.show(words)
 
 
 def _dump(words: Sequence[str]) -> int:
+    _end_on_signals()
     from scaler_launch import dump
 
-    _end_on_signals()
     return dump.show(words)
 
 
 def _results(words: Sequence[str]) -> int:
+    _end_on_signals()
     from scaler_launch import results
 
-    _end_on_signals()
     return results.show(words)
 
 
 def _wait(words: Sequence[str]) -> int:
+    _end_on_signals()
     from scaler_launch import status
 
-    _end_on_signals()
     return status.wait(words)
 
 
@@ -155,8 +156,11 @@ def _keys(words: Sequence[str]) -> int:
 
 
 def _end_on_signals() -> None:
-    """A signal ends a command that asks and waits, and is no success: `scaler wait … && run` must not go on."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    """A signal ends a command that asks and waits, and is no success: `scaler wait … && run` must not go on.
+
+    It raises nothing: foreign code would print and swallow that.
+    """
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 

@@ -189,7 +189,7 @@ class _Reader:
             words = [str(self._monitor)]
         options = self._parse(COMMAND, words)
         self._claim("[gui]", Address(options.host, options.port))
-        self._add("web page", "scaler_ui.web.app", words)
+        self._add("web page", "scaler_ui", words)
 
     def _check_adapter(self) -> None:
         from scaler_worker.managers.adapter_server import command

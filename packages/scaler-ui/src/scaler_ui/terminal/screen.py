@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from textwrap import wrap
@@ -221,3 +224,15 @@ class TopApp(App[None]):
 
     def _write(self, name: str, text: str) -> None:
         self.query_one(f"#{name}", Static).update(Text(text, no_wrap=True))
+
+
+async def show(listening: Listening) -> None:
+    """Show the screen until the reader, or a signal, ends it; the terminal is then as before."""
+    app = TopApp(listening)
+    if sys.platform == "linux":
+        from scaler_io.service.process import terminate_on_signals
+
+        terminate_on_signals(asyncio.get_running_loop(), app.exit)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # textual waits for ever to write to a terminal that is gone
+    await app.run_async()

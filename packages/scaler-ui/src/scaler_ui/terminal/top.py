@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 from scaler_io.security.keyring import SUBSCRIBER_KEYS
+from scaler_io.service import event_loops
 from scaler_io.service.cli import Command
 from scaler_io.service.options import KEYS, Option, positive_seconds
 from scaler_io.transport.own_keys import credentials_for
 from scaler_protocol.addresses import Address
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_ui import programs
 from scaler_ui.listening import Listening
 from scaler_ui.model import text_view
 from scaler_ui.model.tables import fields
@@ -69,12 +68,8 @@ def once(listening: Listening, options: TopOptions) -> None:
     print("\n".join([*text_view.summary(shown), "", *text_view.beside([table, text_view.side(shown)])]))
 
 
-def main() -> int:
-    """Run scaler_top to its end; returns the exit code."""
-    return programs.run("scaler_top", _main)
-
-
-def _main() -> None:
+def run_top() -> None:
+    """Show what the command line names, until the reader ends it."""
     options = COMMAND.read()
     if options.json and not options.once:
         COMMAND.refuse("--json needs --once: it prints one screen")
@@ -84,12 +79,8 @@ def _main() -> None:
         if options.once:
             once(listening, options)
         else:
-            from scaler_ui.terminal.screen import TopApp  # textual takes long to load
+            from scaler_ui.terminal.screen import show  # textual takes long to load
 
-            TopApp(listening).run()
+            event_loops.run(lambda: show(listening))
     finally:
         listening.close()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from scaler_io.security.keyring import SUBSCRIBER_KEYS
@@ -11,7 +10,6 @@ from scaler_io.service.options import KEYS, Option, positive_seconds
 from scaler_io.transport.own_keys import credentials_for
 from scaler_protocol.addresses import Address
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_ui import programs
 from scaler_ui.listening import Listening
 from scaler_ui.model.reasons import is_known, why
 
@@ -57,12 +55,8 @@ COMMAND = Command(
 )
 
 
-def main() -> int:
-    """Run scaler_why to its end; returns the exit code: 1 also for an unknown task."""
-    return programs.run("scaler_why", _main)
-
-
-def _main() -> int:
+def run_why() -> int:
+    """Answer for the task that the command line names; returns the exit code: 1 for an unknown task."""
     options = COMMAND.read()
     credentials = credentials_for(options.address, options.keys, options.insecure, SUBSCRIBER_KEYS)
     listening = Listening(options.address, credentials=credentials)
@@ -73,7 +67,3 @@ def _main() -> int:
         listening.close()
     print("\n".join(why(listening.model, options.task)))
     return 0 if is_known(listening.model, options.task) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

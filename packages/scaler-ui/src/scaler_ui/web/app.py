@@ -6,17 +6,14 @@ import logging
 import secrets
 import socket
 import ssl
-import sys
 from pathlib import Path
 
 from scaler_io.security.keyring import SUBSCRIBER_KEYS
 from scaler_io.service.cli import Command
 from scaler_io.service.options import KEYS, PARENT_PID, Option, Refusal, UsageError, whole_number
-from scaler_io.service.process import die_with_parent
 from scaler_io.transport.own_keys import credentials_for
 from scaler_protocol.addresses import Address
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_ui import programs
 from scaler_ui.listening import Listening
 
 LOOK_SECONDS = 0.1
@@ -126,14 +123,12 @@ def check_tls(certificate: Path | None, key: Path | None) -> None:
         raise UsageError(f"--tls-cert {certificate} and --tls-key {key} cannot be used: {error}") from None
 
 
-def main() -> int:
-    """Serve pages until a signal; returns the exit code."""
-    return programs.run("scaler_ui", _main)
-
-
-def _main() -> None:
+def run_pages() -> None:
+    """Serve the pages that the command line describes, until a signal."""
     options = COMMAND.read()
     if options.parent_pid is not None:
+        from scaler_io.service.process import die_with_parent  # for Linux only
+
         die_with_parent(options.parent_pid)
     token = token_for(options)
     check_tls(options.tls_cert, options.tls_key)
@@ -207,7 +202,3 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
         ssl_certfile=options.tls_cert,
         ssl_keyfile=options.tls_key,
     )
-
-
-if __name__ in {"__main__", "__mp_main__"}:
-    sys.exit(main())

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, Protocol
 
-from scaler_io.service.cli import version_line
 from scaler_io.service.process import main_guard
 
 PROGRAM: Final = "scaler_worker_manager"
@@ -71,6 +70,8 @@ def _split(words: Sequence[str]) -> tuple[str, list[str]]:
     while rest and rest[0] in ("--config", "-c") and len(rest) > 1:
         before += [rest.pop(0), rest.pop(0)]
     if rest[:1] == ["--version"]:
+        from scaler_io.service.cli import version_line
+
         print(version_line(PROGRAM))
         raise SystemExit(0)
     if not rest or rest[0] in ("-h", "--help"):
