@@ -9,19 +9,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler_io.security.key_files import add_key, load_credentials, make_keys, revoke_key
-from scaler_io.security.keyring import KeyFileError, KeyRole
+from scaler_io.security.keyring import KeyFileError, KeyRole, credentials_text
 from scaler_io.transport.curve import new_pair
 from scaler_protocol.errors import AddressError, HandshakeRefusedError, ScalerError
 from scaler_scheduler.service.options import COMMAND as SCHEDULER
 from support.faults import Service, Services
 from support.key_tasks import grow, halves, key_directory_here, search_here, submit_within
-from support.processes import command_line, descendants, free_ports
+from support.processes import PROGRAMS, command_line, descendants, free_ports
 from support.waiting import wait_until
 
 SIZE = 3_000_000
@@ -49,8 +50,16 @@ def cluster(folder: Path, keys: Path) -> Iterator[Services]:
 
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return finished(sys.executable, "-m", *words, **environment)
+
+
+def run_top(*words: str) -> subprocess.CompletedProcess[str]:
+    return finished(str(PROGRAMS / "scaler_top"), *words)
+
+
+def finished(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", *words],
+        words,
         capture_output=True,
         text=True,
         check=False,
@@ -112,6 +121,19 @@ def test_wrong_parameters_are_named(cluster: Services, keys: Path, tmp_path: Pat
         Client(address=cluster.address, keys=only(keys, tmp_path / "monitors", "monitor"))
 
 
+def test_a_service_whose_key_file_is_damaged_says_so_in_a_line(keys: Path, tmp_path: Path) -> None:
+    damaged = only(keys, tmp_path / "damaged", "server")
+    path = damaged / "server.key"
+    server = load_credentials(damaged, [KeyRole.SERVER])
+    path.write_text(credentials_text(replace(server, secret=new_pair().secret)))
+    (damaged / "authorized.toml").write_bytes((keys / "authorized.toml").read_bytes())
+    (damaged / "authorized.toml").chmod(0o600)
+    for module in ("scaler_scheduler", "scaler_storage"):
+        done = run(module, f"tcp://127.0.0.1:{free_ports()}", "--keys", str(damaged))
+        assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+        assert f"{path}: its public and its secret key are no pair: copy the file again" in done.stderr
+
+
 def test_a_client_whose_key_is_revoked_is_put_out_and_told_so(cluster: Services, keys: Path) -> None:
     handed = add_key(keys, "ada", KeyRole.CLIENT, new_pair)
     with Client(address=cluster.address, keys=keys) as other, Client(address=cluster.address, keys=handed) as ada:
@@ -128,15 +150,12 @@ def test_monitors_see_a_cluster_with_a_monitors_key_only(cluster: Services, keys
     shown = run("scaler_launch", "status", cluster.address, SCALER_KEYS=str(monitor))
     assert "scheduler" in shown.stdout, shown.stderr
     top = f"tcp://127.0.0.1:{cluster.port + 2}"
-    assert "task_manager" in run("scaler_ui.terminal.top", top, "--once", "--keys", str(monitor)).stdout
+    assert "task_manager" in run_top(top, "--once", "--keys", str(monitor)).stdout
     refused = run("scaler_launch", "status", cluster.address, "--insecure", "-t", str(SECONDS))
     assert refused.returncode == 1
     assert "demands keys" in refused.stderr
     client = only(keys, tmp_path / "mine", "client")
-    assert (
-        "has no monitor.key or operator.key or server.key"
-        in run("scaler_ui.terminal.top", top, "--once", "--keys", str(client)).stderr
-    )
+    assert "has no monitor.key or operator.key or server.key" in run_top(top, "--once", "--keys", str(client)).stderr
 
 
 def test_a_dump_needs_an_operators_key(cluster: Services, keys: Path, tmp_path: Path) -> None:
@@ -261,7 +280,7 @@ def test_all_programs_of_a_user_find_the_users_own_keys(mine: Services) -> None:
         assert client.submit(submit_within, mine.address, SIZE).result() == SIZE
         assert client.submit(key_directory_here).result() == ""
     assert "scheduler" in run("scaler_launch", "status", mine.address).stdout
-    assert "task_manager" in run("scaler_ui.terminal.top", f"tcp://127.0.0.1:{mine.port + 2}", "--once").stdout
+    assert "task_manager" in run_top(f"tcp://127.0.0.1:{mine.port + 2}", "--once").stdout
     assert json.loads(run("scaler_launch", "dump", mine.address).stdout)["scheduler"]["address"] == mine.address
 
 

@@ -31,6 +31,7 @@ AUTHORIZABLE = st.sampled_from([role for role in KeyRole if role is not KeyRole.
 def test_credentials_are_read_as_they_were_written(
     role: KeyRole, name: str, public: bytes, secret: bytes, server: bytes
 ) -> None:
+    server = public if role is KeyRole.SERVER else server
     credentials = Credentials.of(role, name, KeyPair(public, secret), server)
     assert read_credentials(credentials_text(credentials)) == credentials
 
@@ -46,6 +47,11 @@ def test_no_cut_off_credentials_are_taken(length: int) -> None:
     if length < len(text.rstrip()):
         with pytest.raises(KeyFileError):
             read_credentials(text[:length])
+
+
+def test_a_server_that_names_another_server_is_refused() -> None:
+    with pytest.raises(KeyFileError, match="names another server's: copy the file again"):
+        read_credentials(credentials_text(Credentials.of(KeyRole.SERVER, "server", PAIR, b"v" * 32)))
 
 
 def test_neither_representations_nor_errors_show_a_secret() -> None:

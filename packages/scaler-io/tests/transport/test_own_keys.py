@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from scaler_io.security.key_files import load_credentials, make_keys
-from scaler_io.security.keyring import CLIENT_KEYS, KeyFileError, KeyRole
+from scaler_io.security.keyring import CLIENT_KEYS, KeyFileError, KeyRole, credentials_text
 from scaler_io.transport import own_keys as module
 from scaler_io.transport.curve import new_pair
 from scaler_io.transport.own_keys import credentials_for, key_place, own_keys
@@ -45,6 +46,18 @@ def test_keys_are_made_once_and_found_again(runtime: Path) -> None:
     assert [path.name for path in runtime.iterdir()] == ["scaler-keys"]
     first = load_credentials(made, [KeyRole.CLIENT])
     assert credentials_for(LOCAL, None, False, CLIENT_KEYS) == first
+
+
+def test_a_public_key_of_another_secret_is_refused_with_the_file(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    make_keys(keys, new_pair)
+    path = keys / "client.key"
+    credentials = load_credentials(keys, [KeyRole.CLIENT])
+    path.write_text(credentials_text(replace(credentials, secret=new_pair().secret)))
+    with pytest.raises(KeyFileError, match=rf"{path}: its public and its secret key are no pair: copy the file again"):
+        credentials_for(FAR, keys, False, CLIENT_KEYS)
+    path.write_text(credentials_text(credentials))
+    assert credentials_for(FAR, keys, False, CLIENT_KEYS) == credentials
 
 
 def test_programs_that_start_at_once_use_the_same_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

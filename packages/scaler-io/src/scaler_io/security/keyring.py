@@ -127,7 +127,10 @@ def read_credentials(text: str) -> Credentials:
     _check_fields(fields, ("role", "name", "public", "secret", "server"))
     if others:
         raise KeyFileError("it holds [[key]]: this is a list of keys, not a secret key")
-    return Credentials(_principal(fields), _key(fields, "secret"), _key(fields, "server"))
+    credentials = Credentials(_principal(fields), _key(fields, "secret"), _key(fields, "server"))
+    if credentials.holder.role is KeyRole.SERVER and credentials.server != credentials.holder.key:
+        raise KeyFileError("the key of a server names another server's: copy the file again")
+    return credentials
 
 
 def keyring_text(keyring: Iterable[Principal]) -> str:

@@ -15,6 +15,7 @@ from scaler_io.security.keyring import Credentials, KeyRole
 from scaler_io.service import event_loops, logs
 from scaler_io.service.options import KEYS, PARENT_PID, READY_FD, STORAGE_OPTIONS
 from scaler_io.service.process import ending, keep_memory_secret
+from scaler_io.transport.curve import check_pair
 from scaler_io.transport.own_keys import credentials_for, key_place
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
@@ -85,7 +86,11 @@ class ServerOptions(ServiceOptions):
         if self.keys is not None:  # who may attach to a process of this user can read this user's own keys anyway
             keep_memory_secret()
         place = self.key_place()
-        return AuthorizedKeys(place) if place is not None else None
+        if place is None:
+            return None
+        authorized = AuthorizedKeys(place)
+        check_pair(place, authorized.own)
+        return authorized
 
 
 def _require_writable(option: str, directory: Path) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import zmq
 from zmq.utils import z85
 
 from scaler_io.security.authorized import AuthorizedKeys
-from scaler_io.security.keyring import NOBODY, Credentials, KeyPair, Keyring, KeyRole, Principal
+from scaler_io.security.keyring import NOBODY, Credentials, KeyFileError, KeyPair, Keyring, KeyRole, Principal
 from scaler_protocol.addresses import Address
 
 _ZAP: Final = "inproc://zeromq.zap.01"
@@ -36,6 +37,15 @@ def new_pair() -> KeyPair:
     """A new key pair."""
     public, secret = zmq.curve_keypair()
     return KeyPair(z85.decode(public), z85.decode(secret))
+
+
+def check_pair(directory: Path, credentials: Credentials) -> None:
+    """Raise KeyFileError if these credentials from a directory have a public key that is not that of their secret."""
+    if zmq.curve_public(z85.encode(credentials.secret)) != z85.encode(credentials.holder.key):
+        path = directory / f"{credentials.holder.role.value}.key"
+        raise KeyFileError(
+            f"{path}: its public and its secret key are no pair: copy the file again, or make another key"
+        )
 
 
 def use_credentials(connecting: zmq.Socket[bytes], credentials: Credentials | None, address: Address) -> None:

@@ -18,7 +18,7 @@ from typing import Final
 from scaler_io.private_files import is_private_directory, parent_fault
 from scaler_io.security.key_files import INSECURE_VARIABLE, KEYS_VARIABLE, load_credentials, make_keys
 from scaler_io.security.keyring import Credentials, KeyFileError, KeyRole
-from scaler_io.transport.curve import new_pair
+from scaler_io.transport.curve import check_pair, new_pair
 from scaler_protocol.addresses import Address
 
 RUNTIME_VARIABLE: Final = "XDG_RUNTIME_DIR"
@@ -46,7 +46,11 @@ def credentials_for(
 ) -> Credentials | None:
     """The key of the first of these roles in `key_place`; None without keys. Raises ValueError and KeyFileError."""
     place = key_place(address, keys, insecure)
-    return None if place is None else load_credentials(place, roles)
+    if place is None:
+        return None
+    credentials = load_credentials(place, roles)
+    check_pair(place, credentials)
+    return credentials
 
 
 def own_keys() -> Path | None:
