@@ -208,7 +208,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("command", ["status", "dump", "results", "wait"])
+@pytest.mark.parametrize("command", ["status", "dump", "results", "wait", "drain"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_question_that_is_interrupted_during_an_import_is_no_success(command: str, number: signal.Signals) -> None:
     with Terminal(sys.executable, "-c", INTERRUPTED, str(int(number)), command, "ipc:///nowhere") as asking:

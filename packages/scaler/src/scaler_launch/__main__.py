@@ -143,9 +143,9 @@ def _wait(words: Sequence[str]) -> int:
 
 
 def _drain(words: Sequence[str]) -> int:
+    _end_on_signals()
     from scaler_launch import drain
 
-    _end_on_signals()
     return drain.run(words)
 
 
