@@ -12,12 +12,12 @@ from scaler_io.links import admission
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp, PeerJoined, PeerLost
 from scaler_io.links.hub import FAULTS_LIMIT, Hub
 from scaler_io.links.link_record import KeptLimits, PeerTimeouts
-from scaler_io.links.streams import ACK_SECONDS, HEADER, KEPT_MOST, StreamGapError
+from scaler_io.links.streams import ACK_SECONDS, HEADER, KEPT_MOST, Frames, StreamGapError, message_of
 from scaler_io.links.uplink import GREETING_SECONDS, LinkState
 from scaler_io.security.keyring import KeyRole, Principal
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import MalformedMessageError
-from scaler_protocol.handshake import Goodbye, Heartbeat, Hello, NeedHello, Refused, Role, Welcome
+from scaler_protocol.handshake import Acknowledge, Goodbye, Heartbeat, Hello, NeedHello, Refused, Role, Welcome
 from scaler_protocol.messages import Cancel, Message, Shutdown
 
 if TYPE_CHECKING:
@@ -406,6 +406,41 @@ def test_clients_of_a_key_may_leave_little_while_they_have_no_connection() -> No
     gone = PeerLost("the clients of its key that are gone have left too much")
     assert hub.tick(3.0) == [(bytes([number]) * 16, gone) for number in (1, 3)]
     assert hub.tick(3.0) == [] and len(counted) == 4, "counted only if it may be too much"
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_the_loss_of_a_peer_names_the_messages_that_no_connection_took(epochs: int) -> None:
+    hub = Hub(1, admit=lambda hello: Welcome(1), timeouts=lambda hello: PeerTimeouts(1, 60))
+    sent = 0
+
+    def send(count: int) -> list[tuple[bytes, Frames]]:
+        nonlocal sent
+        for _ in range(count):
+            sent += 1
+            hub.send(A, Cancel((sent,)))
+        return hub.outgoing()
+
+    for epoch in range(1, epochs + 1):
+        hello = Hello(Role.CLIENT, A, 1, epoch=epoch, session=1, peer_incarnation=epoch - 1 and 1)
+        hub.receive(bytes([epoch]), [HEADER.pack(0, 0), *map(bytes, encode(hello))], 0.0)
+        hub.receive(bytes([epoch]), [HEADER.pack(0, 0), *map(bytes, encode(Acknowledge()))], 0.0)
+        send(3)
+        lost = sent + 1
+        for route, frames in send(2):
+            hub.unreachable(route, 0.0, frames)
+        assert send(1) == []
+    [(peer, event)] = hub.tick(2.0)
+    assert peer == A and isinstance(event, PeerLost)
+    assert [message_of(frames) for frames in event.unwritten] == [Cancel((task,)) for task in range(lost, sent + 1)]
+
+
+def test_the_loss_of_a_silent_peer_names_no_message() -> None:
+    hub = Hub(1, admit=lambda hello: Welcome(1), timeouts=lambda hello: PeerTimeouts(1, 1))
+    hub.receive(b"a", [HEADER.pack(0, 0), *map(bytes, encode(Hello(Role.CLIENT, A, 1, epoch=1, session=1)))], 0.0)
+    hub.send(A, Cancel((1,)))
+    hub.tick(0.0)
+    lost = [event for now in (0.5, 1.0, 1.5, 2.0) for _, event in hub.tick(now)]
+    assert [event for event in lost if isinstance(event, PeerLost) and event.unwritten] == [] and len(lost) == 1
 
 
 def test_a_heartbeat_that_is_returned_again_and_again_counts_once() -> None:

@@ -173,6 +173,17 @@ def test_user_errors_are_repeated_only_as_often_as_asked(driver: SchedulerDriver
     assert driver.outcomes(client)[task][0] == Status.RAISED
 
 
+def test_runs_that_no_connection_took_are_neither_charged_nor_attempts(driver: SchedulerDriver) -> None:
+    client = driver.client()
+    (task,) = driver.submit(client)
+    for turn in range(4):
+        agent = driver.agent(b"agent%d" % turn)
+        (run,) = driver.take(agent, messages.Run)
+        assert tuple(run.tasks) == (task,) and (list(run.attempts) or [1]) == [1]
+        driver.feed(agent, PeerLost("its connection is gone", unwritten=((bytes(16), run),)))
+    assert not driver.outcomes(client) and not list(driver.core.state.suspects)
+
+
 @pytest.mark.parametrize("loss", [PeerLost("killed"), PeerLost("it ends", farewell=True)])
 def test_runs_that_were_given_up_on_a_worker_are_counted_and_queued_ones_are_not(
     driver: SchedulerDriver, loss: PeerLost

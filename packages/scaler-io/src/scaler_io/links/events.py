@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scaler_io.links.streams import Frames
 from scaler_protocol.handshake import Hello, Welcome
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Message
@@ -51,6 +52,8 @@ class PeerLost:
 
     reason: str
     farewell: bool = False
+    unwritten: tuple[Frames, ...] = ()
+    """Messages, each behind its header, that no connection has taken: the peer cannot have received them."""
 
 
 @dataclass(frozen=True, slots=True)

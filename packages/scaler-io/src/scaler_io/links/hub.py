@@ -158,10 +158,16 @@ class Hub:
         cuts, self._cuts = self._cuts, []
         return cuts
 
-    def unreachable(self, route: bytes, now: float) -> None:
-        """Record that nothing can be written to this route any more; it may still hold messages from the peer."""
+    def unreachable(self, route: bytes, now: float, unwritten: Frames | None = None) -> None:
+        """Record that nothing can be written to this route any more, nor was this message.
+
+        The route may still hold messages from the peer.
+        """
         peer = self._routes.get(route)
-        if peer is not None and peer.broken_at is None:
+        if peer is None:
+            return
+        peer.stream.broken(unwritten)
+        if peer.broken_at is None:
             peer.broken_at = now
             self._watched[peer] = None
 
@@ -260,7 +266,7 @@ class Hub:
             if peer.broken_at is None:
                 self._ask_hello(peer.route, peer.stream.in_process)
             self._forget(peer)
-            lost.append((peer.identity, PeerLost(reason)))
+            lost.append((peer.identity, PeerLost(reason, unwritten=peer.stream.unwritten())))
         return bool(reason)
 
     def _drop_departed(self, lost: list[tuple[bytes, HubEvent]]) -> None:
@@ -359,6 +365,7 @@ class Hub:
         peer.route, peer.hello, peer.broken_at, peer.heard_at = route, hello, None, now
         peer.timeouts = self._timeouts(hello)
         peer.stream.acknowledge(hello.received)
+        peer.stream.resumed()
         self._routes[route] = peer
         return peer
 
@@ -407,6 +414,7 @@ class Hub:
     def _end_link(self, peer: LinkRecord, fault: str) -> None:
         """Receive nothing more of the peer; the next tick reports it as lost for this reason."""
         self._leave_route(peer)
+        peer.stream.broken()
         peer.fault, peer.broken_at, peer.confirmed = fault, -math.inf, False
         self._watched[peer] = None
 

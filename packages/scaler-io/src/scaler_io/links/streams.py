@@ -92,7 +92,19 @@ class StreamMismatchError(ProtocolError):
 class Stream:
     """Both directions of one numbered stream; `in_process` if messages are passed as objects instead of encoded."""
 
-    __slots__ = ("_kept", "_largest", "_longest", "_owed_since", "in_process", "kept_bytes", "owed", "received", "sent")
+    __slots__ = (
+        "_kept",
+        "_largest",
+        "_longest",
+        "_owed_since",
+        "_written",
+        "_written_before",
+        "in_process",
+        "kept_bytes",
+        "owed",
+        "received",
+        "sent",
+    )  # fmt: skip
 
     def __init__(self, *, in_process: bool = False, longest: int | None = None) -> None:
         """`longest`: bytes of the longest message that the peer receives; None if it receives any."""
@@ -110,6 +122,10 @@ class Stream:
         Only messages above MESSAGE_LIMIT are listed.
         """
         self._owed_since = 0.0
+        self._written: int | None = None
+        """The last message of this epoch that may have been written, once its connection is gone."""
+        self._written_before = 0
+        """The same of the epochs before."""
 
     def write(self, message: Message) -> Frames:
         """Number a message and return its frames; it is kept until the peer acknowledges it.
@@ -185,6 +201,23 @@ class Stream:
     def acknowledgement_due(self) -> float | None:
         """When a separate Acknowledge must be sent; None if every message is acknowledged."""
         return self._owed_since + ACK_SECONDS if self.owed else None
+
+    def broken(self, unwritten: Frames | None = None) -> None:
+        """The connection is gone, and did not take this message; what is sent from now on waits for the next epoch."""
+        if self._written is None:
+            self._written = self.sent
+        if unwritten is not None and is_numbered(unwritten[0]):
+            self._written = min(self._written, HEADER.unpack(unwritten[0])[0] - 1)
+
+    def resumed(self) -> None:
+        """A new epoch continues the stream."""
+        self.broken()
+        self._written_before, self._written = max(self._written_before, self._written or 0), None
+
+    def unwritten(self) -> tuple[Frames, ...]:
+        """The messages that no connection has taken, in order: the peer cannot have them."""
+        last = self.sent if self._written is None else max(self._written_before, self._written)
+        return tuple([HEADER.pack(sequence, 0), *body] for sequence, _, body in self._kept if sequence > last)
 
     def unacknowledged(self) -> list[Frames]:
         """The messages that a new epoch must send again, in order."""

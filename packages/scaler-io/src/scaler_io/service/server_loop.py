@@ -211,7 +211,7 @@ class ServiceTurn:
             outgoing, cuts = self._hold(outgoing, cuts)
         for route, written in outgoing:
             if not self._send(route, written):
-                self._hub.unreachable(route, now)
+                self._hub.unreachable(route, now, written)
                 self._tick_at = min(self._tick_at, now + ACK_SECONDS)
         for route in cuts:
             self._listener.cut(route)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import cast
 
 from scaler_protocol.errors import MemoryLimitError, ScalerError, WorkerDiedError, describe, restore
@@ -371,14 +372,14 @@ class Completion:
             self._fail_dependents([record], outcome, "", now)
 
     def agent_lost(
-        self, agent: AgentRecord, reason: str, now: float, *, charged: bool = True, received: bool = True
+        self, agent: AgentRecord, reason: str, now: float, *, charged: bool, unsent: AbstractSet[int]
     ) -> None:
         """An agent is gone: its tasks run elsewhere. Runs that may have ended it are charged or suspected.
 
-        Those that it has not `received` do not count as attempts.
+        Those that it cannot have received, `unsent`, have not, and are no attempts.
         """
-        blamed = blame(agent) if charged else NOBODY
-        on_workers = agent.on_workers() if received else set()
+        blamed = blame(agent, unsent) if charged else NOBODY
+        on_workers = agent.on_workers(unsent)
         records, agent.runs = list(agent.runs.values()), {}
         agent.blocked.clear()
         again = []

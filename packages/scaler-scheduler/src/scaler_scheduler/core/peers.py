@@ -7,14 +7,17 @@ a client its session begins and ends, unless the session has a name; with an age
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from scaler_io.links.admission import admit
 from scaler_io.links.events import PeerJoined, PeerLost
+from scaler_io.links.streams import Frames, message_of
 from scaler_protocol.capacity import ListWorkers
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello, Refused, Role, ServiceKind, Welcome
+from scaler_protocol.messages import Run
 from scaler_protocol.operations import Resized
 from scaler_protocol.plurals import counted
 from scaler_scheduler.core.completion import Completion
@@ -129,7 +132,8 @@ class Peers:
             # The same process connects with a new session: it is alive and will report what it still runs. No run can
             # have reached it without the Welcome of this incarnation.
             welcomed = hello.peer_incarnation == self._state.incarnation
-            self._agent_lost(peer, "it began anew", now, charged=False, received=welcomed)
+            unsent = frozenset() if welcomed else frozenset(self._state.agents[peer].runs)
+            self._agent_lost(peer, "it began anew", now, charged=False, unsent=unsent)
         worker_class = WorkerClass(
             tuple(sorted(zip(hello.capability_names, hello.capability_values, strict=True))), runtime_of(hello)
         )
@@ -170,7 +174,7 @@ class Peers:
         if peer in self._state.agents:
             if event.farewell:
                 self._state.drained.pop(peer, None)
-            self._agent_lost(peer, event.reason, now, charged=not event.farewell)
+            self._agent_lost(peer, event.reason, now, charged=not event.farewell, unsent=_runs_of(event.unwritten))
         elif session := self.clients.pop(peer, None):
             if session.named is not None:
                 self._named_sessions.detach(session, now)
@@ -184,7 +188,7 @@ class Peers:
             self._operators.left(peer)
         self._task_credits.announce(self.clients)
 
-    def _agent_lost(self, peer: bytes, reason: str, now: float, *, charged: bool = True, received: bool = True) -> None:
+    def _agent_lost(self, peer: bytes, reason: str, now: float, *, charged: bool, unsent: AbstractSet[int]) -> None:
         agent = self._state.agents.pop(peer)
         self._managers.agent_changed(agent)
         self._dispatch.left(agent)
@@ -193,7 +197,7 @@ class Peers:
             self._state.recorder.agent_left(peer)
         text = f"agent {agent.name or agent.host} is gone: {reason}"
         self._state.log(text, logging.WARNING if charged else logging.INFO)
-        self._completion.agent_lost(agent, reason, now, charged=charged, received=received)
+        self._completion.agent_lost(agent, reason, now, charged=charged, unsent=unsent)
         for session in [session for session in self._state.sessions.values() if session.peer == peer]:
             self._completion.end_session(session, now)
 
@@ -235,3 +239,11 @@ class Peers:
         if peer not in self.clients:
             raise ProtocolError("only a client may ask for the workers")
         self._worker_queries.ask(peer, event)
+
+
+def _runs_of(unwritten: Iterable[Frames]) -> frozenset[int]:
+    """The runs of messages that were not sent."""
+    sent = [message for message in map(message_of, unwritten) if isinstance(message, Run)]
+    return frozenset(
+        run for message in sent for run in range(message.first_run, message.first_run + len(message.tasks))
+    )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import field
 from enum import IntEnum
-from itertools import islice
 
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import AgentStatus, Encoding, Group, Status
@@ -542,17 +542,20 @@ class AgentRecord:
         """Runs that occupy a worker or wait for one: all but those that wait for nested tasks."""
         return len(self.runs) - len(self.blocked)
 
-    def on_workers(self) -> set[int]:
-        """Runs that are probably on a worker: blocked and reported ones, then the oldest dispatched since."""
+    def on_workers(self, unsent: AbstractSet[int] = frozenset()) -> set[int]:
+        """Runs that are probably on a worker: blocked and reported ones, then the oldest sent since."""
         likely = [run for run in self.runs if run in self.running and run not in self.blocked]
         if self.is_draining:
             return self.blocked.union(likely)
-        likely += [run for run in self.runs if run >= self.first_unreported and run not in self.blocked]
+        likely += [run for run in self._sent_since_report(unsent) if run not in self.blocked]
         return self.blocked.union(likely[: self.workers])
 
-    def unreported(self) -> set[int]:
-        """The newest runs dispatched since the last report: one of them may have ended the agent on arrival."""
-        return {run for run in islice(reversed(self.runs), self.workers) if run >= self.first_unreported}
+    def unreported(self, unsent: AbstractSet[int]) -> set[int]:
+        """The newest runs sent since the last report: one of them may have ended the agent on arrival."""
+        return set(self._sent_since_report(unsent)[-self.workers :] if self.workers else ())
+
+    def _sent_since_report(self, unsent: AbstractSet[int]) -> list[int]:
+        return [run for run in self.runs if run >= self.first_unreported and run not in unsent]
 
 
 class OutcomeBatch:

@@ -13,6 +13,7 @@ is found after a number of losses that grows with the logarithm of that time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from scaler_scheduler.core.exclusive import is_reserved
@@ -32,10 +33,10 @@ class Blame(NamedTuple):
 NOBODY = Blame(set(), set(), set())
 
 
-def blame(agent: AgentRecord) -> Blame:
-    """The runs that may have ended this agent."""
-    running = agent.on_workers()
-    exposed = running | agent.unreported()
+def blame(agent: AgentRecord, unsent: AbstractSet[int]) -> Blame:
+    """The runs that may have ended this agent; it cannot have received those that are `unsent`."""
+    running = agent.on_workers(unsent)
+    exposed = running | agent.unreported(unsent)
     suspects = {run for run in exposed if (extra := agent.runs[run].extra) is not None and extra.suspect}
     if suspects:
         return Blame(running, suspects, set())
