@@ -149,6 +149,23 @@ def test_calls_that_wait_for_their_arguments_outlive_a_client_that_disconnects(
             second.session.end()
 
 
+def test_what_only_the_calls_hold_outlives_a_client_that_disconnects(cluster: LocalCluster) -> None:
+    text = "t" * BIG
+    with Gate() as gate:
+        with Client(cluster.address, session="left-objects") as first:
+            held = [first.submit(wait_at, gate.port, number) for number in range(2)]
+            arrived = [gate.arrive() for _ in held]
+            first.submit(len, b"a" * BIG)
+            first.submit(lambda: text)
+            first.get({"data": bytearray(BIG), "size": (len, "data")}, ["size"], block=False)
+        for arrival in arrived:
+            arrival.let_go()
+        with Client(cluster.address, session="left-objects") as second:
+            futures = second.session.futures()[2:]
+            assert [future.result(SECONDS) for future in futures] == [BIG, text, BIG]
+            second.session.end()
+
+
 def test_results_on_the_command_line(cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
     with Client(cluster.address, session="shown") as client:
         client.session.publish("kilo", client.submit(pow, 2, 10))

@@ -16,6 +16,7 @@ from scaler_client.core.effects import (
     ClientEffect,
     Connected,
     DeleteUnknownObjects,
+    KeepObjects,
     ListUnknownObjects,
     Print,
     RestoreObjects,
@@ -269,7 +270,7 @@ class Caller:
         elif isinstance(effect, RestoreObjects):
             self.core.handle(ObjectsRestored(effect.tasks), now)
         else:
-            assert isinstance(effect, Cleared | Print | AnswerShutdown | DeleteUnknownObjects)
+            assert isinstance(effect, Cleared | Print | AnswerShutdown | DeleteUnknownObjects | KeepObjects)
 
     def _deliver(self, outcomes: Deliver) -> None:
         columns = zip(outcomes.calls, outcomes.tasks, outcomes.statuses, outcomes.results, strict=True)

@@ -10,7 +10,7 @@ import pytest
 from scaler_client.core import submit_builder
 from scaler_client.core.call_queue import MESSAGE_TASKS
 from scaler_client.core.core import ClientCore
-from scaler_client.core.effects import AnswerShutdown, Cleared, Connected, Print, Transmit, WorkersListed
+from scaler_client.core.effects import AnswerShutdown, Cleared, Connected, KeepObjects, Print, Transmit, WorkersListed
 from scaler_client.core.events import (
     BlockingChanged,
     CallsSubmitted,
@@ -245,6 +245,21 @@ def test_without_a_scheduler_everything_fails(core: ClientCore, event: Any, erro
     core.handle(LinkUp(Welcome(2), resumed=False), 0.0)
     core.handle(CallsSubmitted([PlannedCall(4, GROUP)]), 0.0)
     assert [type(message) for message in sent(core)] == [Reconcile, Submit]
+
+
+@pytest.mark.parametrize("event", [LinkLost("silent"), LinkRefused(("in use",), in_use=True), ClientClosed()])
+def test_the_objects_of_calls_that_go_on_without_their_client_are_kept(event: Any) -> None:
+    core = ClientCore("tcp://127.0.0.1:2345", named=True)
+    core.handle(LinkUp(Welcome(1), resumed=False), 0.0)
+    core.handle(CallsSubmitted([PlannedCall(1, GROUP)]), 0.0)
+    sent(core)
+    core.handle(event, 0.0)
+    kept, ended = [effect for effect in core.settle(0.0) if not isinstance(effect, Connected)]
+    assert kept == KeepObjects() and isinstance(ended, Deliver), "before the call lets go of its objects"
+    if not isinstance(event, ClientClosed):
+        core.handle(CallsSubmitted([PlannedCall(2, GROUP)]), 0.0)
+        (failed,) = core.settle(0.0)
+        assert isinstance(failed, Deliver), "the scheduler does not know this call"
 
 
 def test_the_first_connection_that_fails_names_the_remedy() -> None:

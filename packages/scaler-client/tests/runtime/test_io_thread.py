@@ -21,6 +21,7 @@ from scaler_client.core.effects import (
     Connected,
     DeleteUnknownObjects,
     DumpInputs,
+    KeepObjects,
     ListUnknownObjects,
     Print,
     RestoreObjects,
@@ -99,6 +100,7 @@ EFFECTS: dict[type[Any], Any] = {
     RestoreObjects: RestoreObjects([]),
     ListUnknownObjects: ListUnknownObjects(),
     DeleteUnknownObjects: DeleteUnknownObjects(),
+    KeepObjects: KeepObjects(),
 }
 
 

@@ -12,7 +12,8 @@ and all of them stay outstanding until the requested nodes have ended. Nothing i
 that *resumed* lost no message. Otherwise the scheduler was restarted or has dropped this session: the core sends
 Reconcile with the tasks it wants, and the scheduler requests those that no process holds. A scheduler that has kept a
 named session is sent new calls only after that, since it may lack some that they depend on. When the link is refused or
-lost, all tasks fail, and so do later ones until a link is up.
+lost, all tasks fail, and so do later ones until a link is up. Those of a named session end here only: the scheduler has
+them run, so their objects stay.
 
 The core runs no code of users: what may, the shell does, and reports it as an event.
 
@@ -33,6 +34,7 @@ from scaler_client.core.effects import (
     ClientEffect,
     Connected,
     DeleteUnknownObjects,
+    KeepObjects,
     ListUnknownObjects,
     Print,
     RestoreObjects,
@@ -269,6 +271,8 @@ class ClientCore:
             self._replies += map(Cancel, pieces_of(sent))
 
     def _fail_all(self, status: int, payload: bytes) -> None:
+        if self._named and self._outstanding.keys() - self._queue.new_tasks():
+            self._out.append(KeepObjects())  # before these calls let go of theirs
         calls, self._outstanding = self._outstanding, {}
         self._graphs.clear()
         self._cancelled = []

@@ -95,6 +95,11 @@ class DeleteUnknownObjects:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepObjects:
+    """Delete none of the objects that there are: calls that need them go on without this client."""
+
+
+@dataclass(frozen=True, slots=True)
 class Cleared:
     """All earlier effects are performed: the ClearRequested with this number is done."""
 
@@ -115,4 +120,5 @@ ClientEffect = (
     | RestoreObjects
     | ListUnknownObjects
     | DeleteUnknownObjects
+    | KeepObjects
 )

@@ -91,15 +91,15 @@ class ClientStorage:
         session: int,
         remake: Callable[[ResultOrigin], Remade | None] = lambda origin: None,
         *,
-        keeps_results: bool = False,
+        outlives: bool = False,
     ) -> None:
         """`remake` starts the task, or returns the one that was started, that makes a lost result again.
 
-        `keeps_results`: the scheduler deletes results, and they outlive this process.
+        `outlives`: the session outlives this process. The scheduler deletes its results.
         """
         self._door, self.session, self._remake = door, session, remake
-        self._kept: set[bytes] | None = set() if keeps_results else None
-        """The results that this process does not delete."""
+        self._kept: set[bytes] | None = set() if outlives else None
+        """The objects that this process does not delete."""
         self._known: WeakValueDictionary[bytes, StoredObject] = WeakValueDictionary()
         self._read_order = ReadOrder()
         self._renew_locks()
@@ -328,6 +328,12 @@ class ClientStorage:
                 self._kept.discard(reference)
         if self._refusal is None and not is_kept:
             self._connection().delete([unpacked], session=self.session)
+
+    def keep_known(self) -> None:
+        """Delete none of the objects that there are, if the session outlives this process: its calls need them."""
+        with self._lock:
+            if self._kept is not None:
+                self._kept.update(stored.reference for stored in list(self._known.values()))
 
     def refuse(self, refusal: ScalerError) -> None:
         """Raise this error from now on: the client has disconnected, or this process is a fork of the client's."""

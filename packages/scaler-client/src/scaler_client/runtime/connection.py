@@ -91,7 +91,7 @@ def dial(
         )
 
     door = StorageDoor(lambda: storage_address or thread.storage_address, connect)
-    storage = ClientStorage(door, session, lambda origin: thread.remake(origin), keeps_results=bool(session_name))
+    storage = ClientStorage(door, session, lambda origin: thread.remake(origin), outlives=bool(session_name))
     thread = IoThread(address, TaskIds(session), transport, storage, named=bool(session_name))
     return _started(thread)
 

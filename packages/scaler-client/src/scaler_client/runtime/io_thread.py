@@ -23,6 +23,7 @@ from scaler_client.core.effects import (
     Connected,
     DeleteUnknownObjects,
     DumpInputs,
+    KeepObjects,
     ListUnknownObjects,
     Print,
     RestoreObjects,
@@ -138,6 +139,7 @@ class IoThread:
             RestoreObjects: lambda lost: self.restore_objects(lost.tasks, lost.needs),
             ListUnknownObjects: lambda effect: self._callbacks.add(self._list_unknown_objects),
             DeleteUnknownObjects: lambda effect: self._callbacks.add(self.storage.delete_unknown),
+            KeepObjects: lambda effect: self.storage.keep_known(),
         }
 
     def start(self) -> None:
@@ -454,7 +456,7 @@ class IoThread:
         self._accept([entry for entry in entries if isinstance(entry, ScalerFuture | CallBlock | GraphPiece)], now)
         self._core.handle(ClientClosed(failure), now)
         effects = self._core.settle(now)
-        self._perform_each(effect for effect in effects if isinstance(effect, Deliver | Cleared))
+        self._perform_each(effect for effect in effects if isinstance(effect, Deliver | Cleared | KeepObjects))
 
     def _close_storage(self, refusal: ClientQuitError) -> None:
         self.storage.refuse(refusal)
