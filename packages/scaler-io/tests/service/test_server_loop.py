@@ -337,6 +337,36 @@ def test_a_turn_takes_bounded_time() -> None:
     listener.close()
 
 
+def test_a_flood_of_messages_that_take_long_does_not_delay_other_peers() -> None:
+    """Once it is known that they take long, few of them are received before the others' turn comes."""
+    arrived, handled = {b"flood": 1000, b"other": 0}, list[bytes]()
+    times = iter(range(100_000))
+
+    class Fair(Deaf):
+        def receive(self, limit: int = TURN_MESSAGES) -> list[tuple[bytes, list[bytes]]]:
+            received: list[tuple[bytes, list[bytes]]] = []
+            while len(received) < limit and any(arrived.values()):
+                for route in [route for route, left in arrived.items() if left][: limit - len(received)]:
+                    arrived[route] -= 1
+                    received.append((route, [b"x"]))
+            return received
+
+    class SlowHub(Hub):
+        def receive(self, route: bytes, frames: list[bytes], now: float) -> None:
+            handled.append(route)
+
+    hub = SlowHub(1, admit=lambda hello: Welcome(1), timeouts=lambda hello: PeerTimeouts(1, 1))
+    turn = ServiceTurn("T", Fair(), hub, SlowCore(), lambda: None, lambda: next(times) * 0.004)
+    for _ in range(40):
+        turn.turn(0.0)
+    for _ in range(10):
+        before = len(handled)
+        arrived[b"other"] = 1
+        while b"other" not in handled[before:]:
+            turn.turn(0.0)
+        assert len(handled) - before <= 6
+
+
 class Deaf:
     """A listener that takes what is sent to all routes but some."""
 

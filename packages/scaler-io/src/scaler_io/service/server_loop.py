@@ -100,6 +100,8 @@ class ServiceTurn:
         self._now = self._tick_at = 0.0
         self._arrived: deque[tuple[bytes, list[bytes]]] = deque()
         """Messages that the next turn handles, because those before them took long."""
+        self._batch = _BATCH
+        """Most messages received together: ZeroMQ takes turns between peers, but not with those received already."""
         self._perform: dict[type, Callable[[Any], object]] = {
             Send: self._send_to,
             Log: self._log,
@@ -163,7 +165,7 @@ class ServiceTurn:
         arrived = self._arrived
         while received < TURN_MESSAGES:
             if not arrived:
-                arrived.extend(self._listener.receive(_BATCH))
+                arrived.extend(self._listener.receive(self._batch))
             count = len(arrived)
             while arrived:
                 route, frames = arrived.popleft()
@@ -171,8 +173,9 @@ class ServiceTurn:
                 self._handle_message(route, frames, now)
                 if self._clock() > until:
                     break
-            if arrived or count < _BATCH or self._clock() > until:
+            if arrived or count < self._batch or self._clock() > until:
                 break
+        self._batch = max(1, received) if arrived else min(_BATCH, 2 * self._batch)
         if received:
             self._tick_at = min(self._tick_at, now + ACK_SECONDS)
         if now >= self._tick_at:
