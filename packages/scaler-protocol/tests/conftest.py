@@ -1,13 +1,19 @@
-"""Strategies that make any message of the protocol, from the fields of its class, the schema and the limits."""
+"""Strategies that make any message of the protocol, from the fields of its class, the schema and the limits.
+
+Here pycapnp reads the schema and writes messages, so that tests compare two implementations of Cap'n Proto.
+"""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any, get_args
 
+import capnp
 import pytest
 from hypothesis import strategies as st
 
-from scaler_protocol import codec, limits
+from scaler_protocol import codec, limits, schema
 from scaler_protocol.messages import Group, Message
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.ranges import (
@@ -29,6 +35,7 @@ from scaler_protocol.ranges import (
 )
 
 KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
+SCHEMA = capnp.load(str(Path(schema.__file__).with_name("messages.capnp")))
 _FEW = 20
 """Bytes of what a test draws, where more are allowed."""
 
@@ -36,15 +43,19 @@ _FEW = 20
 def schema_types(kind: type[Any]) -> dict[str, tuple[str, bool]]:
     """For every attribute its type in the schema, and whether it is a list of that."""
     found = {}
-    for name, field in getattr(codec._SCHEMA, kind.__name__).schema.fields.items():
+    for name, field in getattr(SCHEMA, kind.__name__).schema.fields.items():
         slot = field.proto.slot.type
         if name.endswith("Lengths"):
-            found[codec._snake(name.removesuffix("Lengths"))] = ("payloads", True)
+            found[snake(name.removesuffix("Lengths"))] = ("payloads", True)
         elif slot.which() == "list":
-            found[codec._snake(name)] = (str(slot.list.elementType.which()), True)
+            found[snake(name)] = (str(slot.list.elementType.which()), True)
         else:
-            found[codec._snake(name)] = (str(slot.which()), False)
+            found[snake(name)] = (str(slot.which()), False)
     return found
+
+
+def snake(name: str) -> str:
+    return re.sub("([A-Z])", lambda match: "_" + match[1].lower(), name)
 
 
 def limits_of(kind: type[Any]) -> dict[str, Limit]:
@@ -185,28 +196,30 @@ def smallest_of(kind: type[Any]) -> Any:
 
 
 def unchecked(message: Any) -> list[bytes]:
-    """The frames of a message whose fields may hold whatever Cap'n Proto can write."""
-    kind = codec._KINDS[type(message).__name__[0].lower() + type(message).__name__[1:]]
-    root = codec._MESSAGE.new_message()
-    body = root.init(kind.member)
-    for field in kind.plain:
+    """The frames of a message as pycapnp writes them; its fields may hold whatever Cap'n Proto can write."""
+    name = type(message).__name__
+    fields = schema.struct(name).fields
+    root = SCHEMA.Message.new_message()
+    body = root.init(name[0].lower() + name[1:])
+    for field in fields:
         value = getattr(message, field.attribute)
         if field.attribute == "groups":
             value = [_unchecked_group(group) for group in value]
-        setattr(body, field.name, list(value) if field.is_list else value)
+        if value and field.kind != "payloads":
+            setattr(body, field.name, list(value) if field.is_list else value)
     payload = b""
-    for field in kind.payloads:
-        column = getattr(message, field.attribute)
-        setattr(body, field.name, column.lengths)
-        payload += column.frame
+    for field in fields:
+        if field.kind == "payloads" and (column := getattr(message, field.attribute)):
+            setattr(body, field.name, column.lengths)
+            payload += column.frame
     return [root.to_bytes(), payload] if payload else [root.to_bytes()]
 
 
 def _unchecked_group(group: Group) -> bytes:
-    builder = codec._SCHEMA.Group.new_message()
-    for field in codec._GROUP_FIELDS:
-        value = getattr(group, field.attribute)
-        setattr(builder, field.name, list(value) if field.is_list else value)
+    builder = SCHEMA.Group.new_message()
+    for field in schema.struct("Group").fields:
+        if value := getattr(group, field.attribute):
+            setattr(builder, field.name, list(value) if field.is_list else value)
     written: bytes = builder.to_bytes()
     return written
 
@@ -233,6 +246,24 @@ class Wire:
     def schema_types(kind: type[Any]) -> dict[str, tuple[str, bool]]:
         """For every attribute its type in the schema, and whether it is a list of that."""
         return schema_types(kind)
+
+    @staticmethod
+    def layout_of(name: str) -> tuple[int, int, dict[str, int]]:
+        """What pycapnp says of a struct: its words of data, its pointers, and the place of each field.
+
+        The place is the offset in bits in the data section, or the index of the pointer.
+        """
+        node = getattr(SCHEMA, name).schema.node
+        sizes = {"bool": 1, "uint8": 8, "uint16": 16, "int32": 32, "uint32": 32, "int64": 64, "uint64": 64}
+        sizes |= {"float64": 64, "text": 1, "data": 1, "list": 1}
+        places = {field.name: field.slot.offset * sizes[str(field.slot.type.which())] for field in node.struct.fields}
+        return node.struct.dataWordCount, node.struct.pointerCount, places
+
+    @staticmethod
+    def union() -> list[str]:
+        """The members of the union in the order of their numbers."""
+        fields = sorted(SCHEMA.Message.schema.node.struct.fields, key=lambda field: field.discriminantValue)
+        return [field.name for field in fields]
 
     @staticmethod
     def frames_of(message: Any) -> list[bytes]:

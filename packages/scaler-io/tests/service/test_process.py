@@ -497,7 +497,7 @@ def test_import_is_light(start: Start) -> None:
         import sys
         before = set(sys.modules)
         import scaler_io.service.process
-        heavy = {"argparse", "asyncio", "capnp", "ctypes", "logging", "scaler_protocol", "zmq"}
+        heavy = {"argparse", "asyncio", "ctypes", "logging", "scaler_protocol", "zmq"}
         print(sorted(heavy & (set(sys.modules) - before)))
     """)
     program.ends(0, "[]\n")

@@ -1,93 +1,207 @@
-"""Converts messages to frames and back; the only module that imports Cap'n Proto.
+"""Converts messages to frames and back.
 
-The codec is generated from the schema: the union member `agentStatus` is the dataclass `AgentStatus`, the field
-`taskGroups` its attribute `task_groups`, and the column `callsLengths` has the lengths of the parts of `calls` in the
-payload frame. The limits of fields are in `scaler_protocol.limits`; whole numbers and booleans that Cap'n Proto keeps
-in range are not checked again.
+The codec follows the schema: the union member `agentStatus` is the dataclass `AgentStatus`, the field `taskGroups` its
+attribute `task_groups`, and the column `callsLengths` has the lengths of the parts of `calls` in the payload frame. The
+limits of fields are in `scaler_protocol.limits`; whole numbers and booleans that their type keeps in range are not
+checked again.
 """
 
 from __future__ import annotations
 
-import re
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-import capnp
-
+from scaler_protocol import capnproto, schema
+from scaler_protocol.capnproto import Reader
 from scaler_protocol.errors import InvalidFieldError, MalformedMessageError
 from scaler_protocol.limits import DEFAULTS, KEPT_BY_TYPE, RELATIONS, limit_of
 from scaler_protocol.messages import Group, Message
 from scaler_protocol.payloads import NONE, Payloads
 from scaler_protocol.ranges import Column, Limit
 
-_SCHEMA = capnp.load(str(Path(__file__).with_name("messages.capnp")))
-_MESSAGE = _SCHEMA.Message
-_PAYLOAD = "Lengths"
 _GROUPS = "groups"
 _KNOWN_GROUP_BYTES = 4096
-_MOST_SEGMENTS = 512
-_TWO_NUMBERS = struct.Struct("<II")
-_NOT_WRITTEN = (capnp.KjException, OverflowError, TypeError, ValueError, AttributeError)
-"""Exceptions of Cap'n Proto and of comparisons for values of the wrong type or range."""
+_UNION = struct.Struct("<QQ")
+"""The struct `Message`: the number of the member, and the pointer to it."""
+_NOT_WRITTEN = (struct.error, OverflowError, TypeError, ValueError, AttributeError)
+"""Exceptions of packing and of comparisons for values of the wrong type or range."""
 
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<!^)([A-Z])", lambda match: "_" + match[1].lower(), name)
+_Fits = Callable[[Any], bool]
 
 
 class _Field(NamedTuple):
-    """An attribute of a message and its schema field, because a lookup by name takes longer than the read itself."""
+    """An attribute of a message with its limit."""
 
     attribute: str
-    name: str
-    place: Any
-    is_list: bool
     limit: Limit
     longest: int
     """Entries of a list."""
-    fits: Callable[[Any], bool] | None
-    """The check of a value, or of all entries of a list that is not empty, unless the type ensures the limit."""
+    fits: _Fits | None
+    """The check of a value, or of all entries of a list, unless the type ensures the limit."""
+    schema: schema.Field
 
     @property
     def default(self) -> Any:
-        """The schema's default for a value that is not a list."""
-        kind = self.place.proto.slot.type.which()
-        return {"text": "", "data": b""}.get(kind, 0)
+        """The value that is not written."""
+        if self.schema.kind == "payloads":
+            return NONE
+        return () if self.schema.is_list else {"text": "", "data": b"", "bool": False}.get(self.schema.kind, 0)
 
 
-def _fields(struct: Any) -> tuple[list[_Field], list[_Field]]:
-    """The plain fields and the payload columns of a struct."""
-    message = struct.schema.node.displayName.partition(":")[2]
-    plain: list[_Field] = []
-    payloads: list[_Field] = []
-    for name, place in struct.schema.fields.items():
-        is_payload = name.endswith(_PAYLOAD)
-        slot = place.proto.slot.type
-        is_list = slot.which() == "list"
-        element = "payloads" if is_payload else str(slot.list.elementType.which() if is_list else slot.which())
-        attribute = _snake(name.removesuffix(_PAYLOAD))
-        limit = limit_of(message, attribute, element, is_column=is_list)
-        fits: Callable[[Any], bool]
+def _fields(name: str) -> list[_Field]:
+    """The fields of a struct in the order of the schema."""
+    found = []
+    for field in schema.struct(name).fields:
+        limit = limit_of(name, field.attribute, field.kind, is_column=field.is_list)
+        fits: _Fits
         if isinstance(limit, Column):
             longest, fits, kept = limit.most, limit.each.all_fit, limit.each_fits
         else:
-            longest, fits, kept = 1, limit.fits, element in KEPT_BY_TYPE and limit == DEFAULTS[element]
-        field = _Field(attribute, name, place, is_list, limit, longest, None if kept else fits)
-        (payloads if is_payload else plain).append(field)
-    return plain, payloads
+            kept = field.kind in KEPT_BY_TYPE and limit == DEFAULTS[field.kind]
+            longest, fits = sys.maxsize, limit.fits
+        found.append(_Field(field.attribute, limit, longest, None if kept else fits, field))
+    return found
 
 
-_GROUP_FIELDS = _fields(_SCHEMA.Group)[0]
+class _Struct:
+    """Writes and reads one type of struct."""
+
+    def __init__(self, name: str) -> None:
+        layout = schema.struct(name)
+        self.name, self.words, self.pointers = name, layout.words, layout.pointers
+        self.pointer = capnproto.struct_pointer(layout.words, layout.pointers)
+        self.fields = _fields(name)
+        self.defaults = {field.attribute: field.default for field in self.fields}
+        pointed = [field for field in self.fields if field.schema.is_pointer]
+        numbers = [field for field in self.fields if field.schema.kind in capnproto.NUMBERS and field not in pointed]
+        flags = [field for field in self.fields if field.schema.kind == "bool" and field not in pointed]
+        numbers.sort(key=lambda field: field.schema.place)
+        self.data = capnproto.data_section([(field.schema.kind, field.schema.place) for field in numbers], self.words)
+        self.table = struct.Struct(f"<{self.pointers}Q")
+        self.numbers = [(field.attribute, field.fits) for field in numbers]
+        self.number_names = [field.attribute for field in numbers]
+        self.checked_numbers = [(field.attribute, field.fits) for field in numbers if field.fits]
+        self.flags = [(field.attribute, *divmod(field.schema.place, 8)) for field in flags]
+        payloads = [field for field in pointed if field.schema.kind == "payloads"]
+        self.payloads = [(field.attribute, field.schema.place, field.longest, field.fits) for field in payloads]
+        self.writes = [
+            (field.attribute, field.schema.place, _functions(field)[0], field.longest, field.fits)
+            for field in pointed
+            if field not in payloads
+        ]
+        self.reads = [
+            (field.attribute, _functions(field)[1], field.longest, None if field in payloads else field.fits)
+            for field in pointed
+        ]
+        self.required = [
+            (field.attribute, field.fits)
+            for field in self.fields
+            if field.fits and not field.schema.is_list and not field.fits(field.default)
+        ]
+
+    def write(self, source: Any) -> tuple[list[bytes], list[bytes | memoryview]]:
+        """The content of a struct with the attributes of `source`, and the frames of its payload columns.
+
+        Raises one of _NOT_WRITTEN for a value that is out of its limit.
+        """
+        numbers = []
+        for attribute, fits in self.numbers:
+            # A false value equals the schema's default.
+            value = getattr(source, attribute) or 0
+            if value and fits is not None and not fits(value):
+                raise ValueError(attribute)
+            numbers.append(value)
+        data = self.data.pack(*numbers)
+        if self.flags:
+            data = self._with_flags(source, data)
+        content, table, after = [data, b""], [0] * self.pointers, self.pointers - 1
+        for attribute, place, write, longest, fits in self.writes:
+            if value := getattr(source, attribute):
+                if len(value) > longest or (fits is not None and not fits(value)):
+                    raise ValueError(attribute)
+                pointer, written = write(value)
+                table[place] = capnproto.list_pointer(pointer, after - place)
+                content.append(written)
+                after += len(written) >> 3
+        frames: list[bytes | memoryview] = []
+        for attribute, place, longest, fits in self.payloads:
+            column: Payloads = getattr(source, attribute)
+            if column:
+                lengths = column.lengths
+                if len(lengths) > longest or (fits is not None and not fits(column)):
+                    raise ValueError(attribute)
+                pointer, written = _WRITE_LENGTHS(lengths)
+                table[place] = capnproto.list_pointer(pointer, after - place)
+                content.append(written)
+                after += len(written) >> 3
+                frames.append(column.frame)
+        content[1] = self.table.pack(*table)
+        return content, frames
+
+    def _with_flags(self, source: Any, data: bytes) -> bytes:
+        packed = bytearray(data)
+        for attribute, byte, bit in self.flags:
+            packed[byte] |= capnproto.flag(getattr(source, attribute) or False) << bit
+        return bytes(packed)
+
+    def read(self, reader: Reader, at: int, segment: int, words: int, pointers: int) -> dict[str, Any]:
+        """The attributes of the struct at this place; those of payload columns are the lengths of their parts.
+
+        Raises MalformedMessageError for a value that is out of its limit.
+        """
+        values = self.defaults.copy()
+        self._read_data(reader.frame, at, words, values)
+        place = at + 8 * words
+        enough = pointers >= self.pointers
+        table = self.table.unpack_from(reader.frame, place) if enough else reader.pointers(place, pointers)
+        attribute = ""
+        try:
+            for field, pointer in zip(self.reads, table, strict=False):
+                if pointer:
+                    attribute, read, longest, fits = field
+                    values[attribute] = value = read(reader, pointer, place, segment)
+                    if len(value) > longest or (fits is not None and value and not fits(value)):
+                        raise self._out_of_limits(attribute, value)
+                place += 8
+        except UnicodeDecodeError as error:
+            raise _malformed(f"{self.name}.{attribute}", f"is not UTF-8: {error.reason}") from None
+        for attribute, fits in self.required:
+            if not values[attribute] and not fits(values[attribute]):
+                raise self._out_of_limits(attribute, values[attribute])
+        return values
+
+    def _read_data(self, frame: bytes, at: int, words: int, values: dict[str, Any]) -> None:
+        if words < self.words:  # of an earlier version of the schema
+            frame, at = frame[at : at + 8 * words] + bytes(8 * (self.words - words)), 0
+        values.update(zip(self.number_names, self.data.unpack_from(frame, at), strict=True))
+        for attribute, byte, bit in self.flags:
+            values[attribute] = bool(frame[at + byte] >> bit & 1)
+        for attribute, fits in self.checked_numbers:
+            if not fits(values[attribute]):
+                raise self._out_of_limits(attribute, values[attribute])
+
+    def _out_of_limits(self, attribute: str, value: Any) -> MalformedMessageError:
+        limits = {field.attribute: field.limit for field in self.fields}
+        return _malformed(f"{self.name}.{attribute}", limits[attribute].fault(value))
+
+    def fault(self, source: Any) -> tuple[str, str] | None:
+        """The first attribute that is out of its limit, and the error text."""
+        for field in self.fields:
+            if fault := field.limit.fault(getattr(source, field.attribute)):
+                return f"{self.name}.{field.attribute}", fault
+        return None
+
+
+_WRITE_LENGTHS, _ = capnproto.LISTS["payloads"]
 
 
 def _group_fault(group: Group) -> tuple[str, str] | None:
     """The first field of a group that is outside its limit, and the error text."""
-    for field in _GROUP_FIELDS:
-        if fault := field.limit.fault(getattr(group, field.attribute)):
-            return f"Group.{field.attribute}", fault
+    if found := _GROUP.fault(group):
+        return found
     names, values = len(group.capability_names), len(group.capability_values)
     return None if names == values else ("Group.capability_values", f"has {values} entries, capability_names {names}")
 
@@ -96,21 +210,13 @@ def _group_fault(group: Group) -> tuple[str, str] | None:
 def _write_group(group: Group) -> bytes:
     if found := _group_fault(group):
         raise _invalid(*found)
-    builder = _SCHEMA.Group.new_message()
-    for field in _GROUP_FIELDS:
-        value = getattr(group, field.attribute)
-        setattr(builder, field.name, list(value) if field.is_list else value)
-    written: bytes = builder.to_bytes()
-    return written
+    content, _ = _GROUP.write(group)
+    return capnproto.message(_GROUP.pointer, content)
 
 
 def _parse_group(written: bytes) -> Group:
-    with _SCHEMA.Group.from_bytes(written, traversal_limit_in_words=len(written) + 64) as reader:
-        values: dict[str, Any] = {}
-        for field in _GROUP_FIELDS:
-            value = reader._get_by_field(field.place)
-            values[field.attribute] = tuple(value) if field.is_list else value
-    group = Group(**values)
+    reader = Reader(written)
+    group = Group(**_GROUP.read(reader, *reader.root()))
     if found := _group_fault(group):
         raise _malformed(*found)
     return group
@@ -127,24 +233,12 @@ def _read_group(written: bytes) -> Group:
 class _Kind:
     """Writes and reads one type of message."""
 
-    def __init__(self, member: str, kind: type[Any]) -> None:
-        struct = getattr(_SCHEMA, member[0].upper() + member[1:])
-        self.member, self.kind = member, kind
-        self.place = _MESSAGE.schema.fields[member]
-        self.plain, self.payloads = _fields(struct)
-        scalars = [field for field in self.plain if not field.is_list]
-        lists = [field for field in self.plain if field.is_list]
-        self.writes = [(field.attribute, field.name, field.is_list, field.longest, field.fits) for field in self.plain]
-        self.scalars = [(field.attribute, field.place, field.fits) for field in scalars]
-        self.lists = [(field.attribute, field.place, field.longest, field.fits) for field in lists]
-        self.absent: dict[str, Any] = dict.fromkeys([field.attribute for field in lists], ())
-        self.absent.update((field.attribute, NONE) for field in self.payloads)
+    def __init__(self, kind: type[Any]) -> None:
+        self.kind, self.number = kind, schema.union().index(kind.__name__)
+        self.struct = _Struct(kind.__name__)
         self.columns: Sequence[tuple[str, ...]] = getattr(kind, "COLUMNS", ())
         self.optional: frozenset[str] = getattr(kind, "OPTIONAL", frozenset())
         self.relations = [(relation.column, relation) for relation in RELATIONS.get(kind.__name__, ())]
-        self.required = [
-            (field.attribute, field.fits) for field in scalars if field.fits and not field.fits(field.default)
-        ]
         self.keeps_frames = hasattr(kind, "encoded")
 
     def encode(self, message: Any) -> Sequence[bytes | memoryview]:
@@ -152,43 +246,22 @@ class _Kind:
             frames: Sequence[bytes | memoryview] = message.encoded
             return frames
         try:
-            for attribute, fits in self.required:
+            for attribute, fits in self.struct.required:
                 if not fits(getattr(message, attribute)):
                     raise ValueError(attribute)
-            return self._write(message)
+            content, parts = self.struct.write(message)
         except InvalidFieldError:  # of a group
             raise
         except _NOT_WRITTEN as error:
             raise self._why_not_written(message, error) from error
-
-    def _write(self, message: Any) -> Sequence[bytes | memoryview]:
-        root = _MESSAGE.new_message()
-        body = root.init(self.member)
-        for attribute, name, is_list, longest, fits in self.writes:
-            # A false value equals the schema's default.
-            if value := getattr(message, attribute):
-                if (is_list and len(value) > longest) or (fits is not None and not fits(value)):
-                    raise ValueError(attribute)
-                if attribute == _GROUPS:
-                    value = [_write_group(group) for group in value]
-                setattr(body, name, list(value) if type(value) is range else value)
-        parts: list[bytes | memoryview] = []
-        for attribute, name, _, _, _, longest, fits in self.payloads:
-            column: Payloads = getattr(message, attribute)
-            if column:
-                lengths = column.lengths
-                if len(lengths) > longest or (fits is not None and not fits(column)):
-                    raise ValueError(attribute)
-                setattr(body, name, lengths)
-                parts.append(column.frame)
+        columns = capnproto.message(capnproto.UNION, [_UNION.pack(self.number, self.struct.pointer), *content])
         if not parts:
-            return [root.to_bytes()]
-        return [root.to_bytes(), parts[0] if len(parts) == 1 else b"".join(parts)]
+            return [columns]
+        return [columns, parts[0] if len(parts) == 1 else b"".join(parts)]
 
     def _why_not_written(self, message: Any, error: Exception) -> InvalidFieldError:
-        for field in (*self.plain, *self.payloads):
-            if fault := field.limit.fault(getattr(message, field.attribute)):
-                return _invalid(f"{self.kind.__name__}.{field.attribute}", fault)
+        if found := self.struct.fault(message):
+            return _invalid(*found)
         for group in getattr(message, _GROUPS, ()):
             if found := _group_fault(group):  # also of a type that cannot be hashed
                 return _invalid(*found)
@@ -208,13 +281,11 @@ class _Kind:
                 return f"{self.kind.__name__}.{column}", fault
         return None
 
-    def decode(self, reader: Any, frames: Sequence[bytes]) -> Any:
+    def decode(self, reader: Reader, place: tuple[int, int, int, int], frames: Sequence[bytes]) -> Any:
+        values = self.struct.read(reader, *place)
         payload = frames[1] if len(frames) == 2 else b""
-        body = reader._get_by_field(self.place)
-        values = self.absent.copy()
-        self._read(body, values)
-        if self.payloads:
-            self._cut(body, payload, values)
+        if self.struct.payloads:
+            self._cut(payload, values)
         elif payload:
             raise MalformedMessageError(f"{self.kind.__name__} is followed by {len(payload)} unexpected bytes")
         message = self.kind(**values)
@@ -224,42 +295,41 @@ class _Kind:
             object.__setattr__(message, "encoded", frames)
         return message
 
-    def _read(self, body: Any, values: dict[str, Any]) -> None:
-        get, has = body._get_by_field, body._has_by_field
-        try:
-            for attribute, place, fits in self.scalars:
-                values[attribute] = value = get(place)
-                if fits is not None and not fits(value):
-                    raise self._out_of_limits(attribute, value)
-            for attribute, place, longest, fits in self.lists:
-                if has(place):
-                    column = get(place)
-                    values[attribute] = value = tuple(map(_read_group, column) if attribute == _GROUPS else column)
-                    if len(value) > longest or (fits is not None and value and not fits(value)):
-                        raise self._out_of_limits(attribute, value)
-        except UnicodeDecodeError as error:
-            raise _malformed(f"{self.kind.__name__}.{attribute}", f"is not UTF-8: {error.reason}") from None
-
-    def _out_of_limits(self, attribute: str, value: Any) -> MalformedMessageError:
-        limits = {field.attribute: field.limit for field in (*self.plain, *self.payloads)}
-        return _malformed(f"{self.kind.__name__}.{attribute}", limits[attribute].fault(value))
-
-    def _cut(self, body: Any, payload: bytes, values: dict[str, Any]) -> None:
+    def _cut(self, payload: bytes, values: dict[str, Any]) -> None:
+        """Replace the lengths of parts by the parts."""
         at = 0
-        only = len(self.payloads) == 1
-        for attribute, _, place, _, _, longest, fits in self.payloads:
-            if not body._has_by_field(place):
+        only = len(self.struct.payloads) == 1
+        for attribute, _, _, fits in self.struct.payloads:
+            lengths = values[attribute]
+            if lengths is NONE:
                 continue
-            lengths = list(body._get_by_field(place))
             end = at + sum(lengths)
             if end > len(payload):
                 raise MalformedMessageError(f"{self.kind.__name__}.{attribute} ends at {end} of {len(payload)} bytes")
             values[attribute] = column = Payloads.cut(payload if only else payload[at:end], lengths)
-            if len(lengths) > longest or (fits is not None and lengths and not fits(column)):
-                raise self._out_of_limits(attribute, column)
+            if fits is not None and lengths and not fits(column):
+                raise self.struct._out_of_limits(attribute, column)
             at = end
         if at != len(payload):
             raise MalformedMessageError(f"{self.kind.__name__} is followed by {len(payload) - at} unexpected bytes")
+
+
+def _functions(field: _Field) -> tuple[capnproto.Write, capnproto.Read]:
+    """What writes the value of a field that a pointer leads to, and what reads it."""
+    if field.attribute == _GROUPS:
+        return _write_groups, _read_groups
+    return (capnproto.LISTS if field.schema.is_list else capnproto.BLOBS)[field.schema.kind]
+
+
+_WRITE_DATA, _READ_DATA = capnproto.LISTS["data"]
+
+
+def _write_groups(groups: Sequence[Group]) -> capnproto.Written:
+    return _WRITE_DATA([_write_group(group) for group in groups])
+
+
+def _read_groups(reader: Reader, pointer: int, at: int, segment: int) -> tuple[Group, ...]:
+    return tuple(map(_read_group, _READ_DATA(reader, pointer, at, segment)))
 
 
 def _invalid(field: str, fault: str) -> InvalidFieldError:
@@ -270,28 +340,29 @@ def _malformed(field: str, fault: str) -> MalformedMessageError:
     return MalformedMessageError(f"{field} {fault}", field=field)
 
 
-_MEMBERS = {kind: kind.__name__[0].lower() + kind.__name__[1:] for kind in get_args(Message)}
-_CLASSES = {member: kind for kind, member in _MEMBERS.items()}
+class _Kinds(dict[type[Any], _Kind]):
+    """Types of messages by their class, each made when it is met first: a process uses few of them."""
+
+    def __missing__(self, kind: type[Any]) -> _Kind:
+        found = self[kind] = _Kind(kind)
+        return found
 
 
-class _Kinds(dict[str, _Kind]):
-    """Types of messages by their member of the union, each made when it is met first: a process uses few of them."""
+class _Members(dict[int, _Kind]):
+    """Types of messages by their number in the union."""
 
-    def __missing__(self, member: str) -> _Kind:
-        kind = self[member] = _Kind(member, _CLASSES[member])
-        return kind
-
-
-class _Encoders(dict[type[Any], Callable[[Any], Sequence[bytes | memoryview]]]):
-    """What encodes the messages of a class."""
-
-    def __missing__(self, kind: type[Any]) -> Callable[[Any], Sequence[bytes | memoryview]]:
-        encode = self[kind] = _KINDS[_MEMBERS[kind]].encode
-        return encode
+    def __missing__(self, number: int) -> _Kind:
+        members = schema.union()
+        if number >= len(members):
+            raise MalformedMessageError(f"not a message: unknown type {number}")
+        found = self[number] = _KINDS[_CLASSES[members[number]]]
+        return found
 
 
+_CLASSES = {kind.__name__: kind for kind in get_args(Message)}
+_GROUP = _Struct("Group")
 _KINDS = _Kinds()
-_ENCODERS = _Encoders()
+_MEMBERS = _Members()
 
 
 def encode(message: Message) -> Sequence[bytes | memoryview]:
@@ -299,44 +370,14 @@ def encode(message: Message) -> Sequence[bytes | memoryview]:
 
     Raises InvalidFieldError for a field that is outside its limit. Relations between columns are checked by `decode`.
     """
-    return _ENCODERS[type(message)](message)
+    return _KINDS[type(message)].encode(message)
 
 
 def decode(frames: Sequence[bytes]) -> Message:
     """The message of these frames; raises MalformedMessageError for frames that no message has."""
     if not 1 <= len(frames) <= 2:
         raise MalformedMessageError(f"a message has one or two frames, not {len(frames)}")
-    columns = frames[0]
-    try:
-        # The limit counts words of 8 bytes: eight times the frame, because each read of a list counts.
-        reader = _MESSAGE.from_segments(_segments(columns), traversal_limit_in_words=len(columns) + 4096)
-        message: Message = _KINDS[reader._which_str()].decode(reader, frames)
-        return message
-    except MalformedMessageError:
-        raise
-    except (capnp.KjException, UnicodeDecodeError, KeyError, ValueError, TypeError) as error:
-        reason, _, _ = str(error).partition("\n")
-        raise MalformedMessageError(f"not a message: {reason}") from error
-
-
-def _segments(columns: bytes) -> list[bytes]:
-    """The segments of a Cap'n Proto message in stream framing: a table of sizes, then the segments.
-
-    pycapnp's reader of that framing is a context manager, which costs more than reading a small message.
-    """
-    if len(columns) < _TWO_NUMBERS.size:
-        raise MalformedMessageError(f"not a message: {len(columns)} bytes")
-    more, words = _TWO_NUMBERS.unpack_from(columns)
-    if not more and len(columns) == 8 * (1 + words):
-        return [columns[8:]]
-    at = 8 * ((more + 1) // 2 + 1)
-    if more >= _MOST_SEGMENTS or len(columns) < at:
-        raise MalformedMessageError(f"not a message: {more + 1} segments in {len(columns)} bytes")
-    sizes = struct.unpack_from(f"<{more + 1}I", columns, 4)
-    segments = []
-    for size in sizes:
-        segments.append(columns[at : at + 8 * size])
-        at += 8 * size
-    if at != len(columns):
-        raise MalformedMessageError(f"not a message: segments of {at} bytes in {len(columns)}")
-    return segments
+    reader = Reader(frames[0])
+    number, place = reader.member()
+    message: Message = _MEMBERS[number].decode(reader, place, frames)
+    return message
