@@ -7,9 +7,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 
 from scaler_protocol.addresses import Address
+from support.closing import CheckedClosing
 from support.processes import Watched, command_line, descendants, free_ports, taken_port
 from support.relays import Relay
 from support.waiting import wait_until
@@ -67,7 +67,7 @@ class Service:
         self.process.wait()
 
 
-class Services:
+class Services(CheckedClosing):
     """A scheduler with its storage, and agents: all on one address, each to be killed and started again."""
 
     def __init__(self, folder: Path, *scheduler_words: str) -> None:
@@ -118,17 +118,6 @@ class Services:
                 service.process.wait(5)
         for service in self.started:
             assert "Traceback" not in service.said(), service.said()
-
-    def __enter__(self) -> Services:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        try:
-            self.close()
-        except AssertionError as problem:
-            if error is None:
-                raise
-            error.args = (f"{error}; and then: {problem}",)
 
 
 def template_of(agent: int) -> int:

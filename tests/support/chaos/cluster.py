@@ -8,7 +8,6 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from scaler import Client
@@ -16,6 +15,7 @@ from scaler_io.security.key_files import make_keys
 from scaler_io.transport.curve import new_pair
 from scaler_protocol.addresses import Address
 from support.chaos.kinds import MEMORY_LIMIT
+from support.closing import CheckedClosing
 from support.faults import TESTS, Service, Services
 from support.gates import SECONDS
 from support.mounts import mounted_memory
@@ -28,7 +28,7 @@ WORKER_TIMEOUT_SECONDS = 3
 DISK_MIB = 64
 
 
-class Cluster:
+class Cluster(CheckedClosing):
     """Everything that runs in a trial but its clients in this process. A context manager."""
 
     def __init__(self, folder: Path, agents: int, workers: int, *, keyed: bool) -> None:
@@ -159,17 +159,6 @@ class Cluster:
         finally:
             for watched in self._dying:
                 watched.close()
-
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        try:
-            self.close()
-        except AssertionError as problem:
-            if error is None:
-                raise
-            error.args = (f"{error}; and then: {problem}",)
 
 
 class Flooder:

@@ -391,8 +391,7 @@ class Client:
             ClientQuitError: the client is disconnected.
 
         >>> with Client(address, session="api-session") as first:
-        ...     first.submit(pow, 2, 10).running()
-        True
+        ...     future = first.submit(pow, 2, 10)
         >>> with Client(address, session="api-session") as second:
         ...     [future.result() for future in second.session.futures()]
         [1024]
