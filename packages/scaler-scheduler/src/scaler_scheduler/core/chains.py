@@ -1,7 +1,7 @@
 """Chains: cheap nodes, each the only consumer of the one before, are sent to one worker together. Pure.
 
 A dispatched node is followed by its only consumer, if that has no other missing input, and so on. The worker runs them
-in order and passes each result on. Where it cannot (another run came in between, the node failed, the worker died) it
+in order and passes each result on. If it cannot (another run came in between, the node failed, the worker died), it
 returns the task unstarted, and the task is HELD until the result arrives.
 """
 

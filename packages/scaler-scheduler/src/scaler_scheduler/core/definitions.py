@@ -14,7 +14,7 @@ from scaler_scheduler.core.state import SchedulerState
 
 
 class Definitions:
-    """Passes the bytes of functions, or their lack, on to the agents and tasks that wait for them."""
+    """Passes the bytes of functions on to the agents and tasks that wait for them, or reports that they are missing."""
 
     def __init__(self, state: SchedulerState, completion: Completion, dispatch: Dispatch) -> None:
         self._state, self._completion, self._dispatch = state, completion, dispatch
@@ -35,7 +35,7 @@ class Definitions:
     def ask(self, agent: AgentRecord, event: NeedFunctions) -> None:
         """An agent needs these functions: send them at once, or ask a session that has submitted calls of them.
 
-        Functions that no task of the agent needs are none of its business.
+        Functions that no task of the agent needs are not sent.
         """
         for wanted in _needed(agent, event.functions):
             function = self._state.functions.use(wanted)

@@ -66,8 +66,6 @@ TEXT = Text(256)
 SENTENCE = Text(1000)
 """The limit of a sentence in a row."""
 
-_TOTALS = ("waiting", "held", "assigned", "succeeded", "raised", "failed", "cancelled", "not_found", "lost_runs")
-
 Row = dict[str, Any]
 
 

@@ -22,9 +22,9 @@ class ManagerRecord:
     reported: tuple[WorkerClass, ...] = ()
     """What the manager says that it offers."""
     seen: dict[int, WorkerClass] = field(default_factory=dict)
-    """What the units of an offer turned out to be, by position: a machine image may hold another Python."""
+    """By the position of the offer, the worker class that its units reported: an image may have another Python."""
     worker_classes: tuple[WorkerClass, ...] = ()
-    """What each offer is, as far as is known."""
+    """The worker class of each offer, as far as it is known."""
     unit_offers: dict[str, int] = field(default_factory=dict)
     """The offer of each unit that the manager has reported; those that are gone are dropped with the next status."""
     unit_states: dict[str, int] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class ManagerRecord:
     changed_units: dict[str, None] = field(default_factory=dict)
     """Units whose state may have changed since the last DesiredWorkers."""
     desired: tuple[int, ...] = ()
-    """The last target of each offer; empty before the first one, for which the manager keeps what it has."""
+    """The last target of each offer; empty before the first decision, until which the manager keeps its units."""
     reason: str = ""
     logged_failure: str = ""
     joined: int = 0

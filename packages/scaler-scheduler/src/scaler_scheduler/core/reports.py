@@ -28,7 +28,7 @@ def take_runs(agent: AgentRecord, report: Done) -> list[TaskRecord | None]:
 
 
 def plain_owner(records: Sequence[TaskRecord | None], report: Done) -> SessionRecord | None:
-    """The session of all of these tasks, if each has ended with a value and none needs further work; else None."""
+    """The session of all these tasks, if each has ended with a value and none needs further work; else None."""
     if any(report.statuses) or not records or records[0] is None:
         return None
     owner = records[0].group.session

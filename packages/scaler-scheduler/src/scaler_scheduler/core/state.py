@@ -74,7 +74,7 @@ class SchedulerState:
         self.suspects = Suspects()
         self.exclusive = ExclusiveTasks()
         self.results = SessionResults(config.result_retention_seconds, config.result_limit, self.delete_objects)
-        """What is kept for named sessions."""
+        """The kept outcomes of named sessions."""
         self.out: list[Effect | SendToStorage | WriteDump] = []
         self.nested_lanes: dict[LaneRecord, None] = {}
         """Lanes with an agent of their own that have new tasks."""
@@ -107,7 +107,7 @@ class SchedulerState:
         self.out.append(Send(to, message))
 
     def delete_objects(self, session: SessionRecord, objects: Sequence[bytes]) -> None:
-        """Delete objects of a session of which its client need not know."""
+        """Delete objects of a session; its client is not involved."""
         for at in range(0, len(objects), DELETED_TOGETHER):
             message = DeleteObjects(objects[at : at + DELETED_TOGETHER], session.number)
             if session.named is not None:
@@ -179,12 +179,12 @@ class SchedulerState:
         self.send(agent.peer, Drain(agent.number, 0))
 
     def withdraw(self, task: TaskRecord) -> None:
-        """The task's run is not wanted any more: its agent is told so before it is given other work."""
+        """Withdraw the run of a task: its agent gets the Withdraw before any other work."""
         if task.agent is not None:
             self.withdraw_run(task.agent, task.run)
 
     def withdraw_run(self, agent: AgentRecord, run: int) -> None:
-        """Have an agent stop a run, which no task here may have."""
+        """Have an agent stop a run, even if no task here has it."""
         self.withdrawn.setdefault(agent, []).append(run)
 
     def send_withdrawn(self) -> None:

@@ -1,7 +1,7 @@
 """TaskCredits: how many tasks each client may have unfinished if the number of waiting ones is limited. Pure, no IO.
 
-Each client may keep all workers busy, and have an equal share of the limit wait. What clients submit beyond that is
-not refused: they were told.
+Each client may have as many unfinished tasks as there are workers, and an equal share of the limit besides. Tasks
+beyond that are not refused: the credit is announced to clients, which keep to it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from scaler_scheduler.core.state import SchedulerState
 
 
 class TaskCredits:
-    """The credit of clients, which is the same for all of them and known to all of them."""
+    """The task credit, which is the same for all clients and announced to all of them."""
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state

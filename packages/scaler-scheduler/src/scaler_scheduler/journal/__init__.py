@@ -1,1 +1,1 @@
-"""The journal: what the scheduler must not forget, on disk before anybody is told. docs/durability.md is for users."""
+"""The journal: accepted work, on disk before any peer is told of it. docs/durability.md is the users' page."""

@@ -1,7 +1,7 @@
-"""Commits: what a turn of the scheduler writes leaves it when the turn's records are on disk. Pure.
+"""Commits: the messages of a turn leave the scheduler when the records of the turn are on disk. Pure.
 
-Output commit: whatever anybody is told, an acknowledgement included, can be told again by the next scheduler. Turns go
-on meanwhile; their outputs leave in order.
+Output commit: the next scheduler knows all that any peer was told, acknowledgements included. Turns go on during a
+commit; their messages leave in order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scaler_scheduler.journal.records import Batch
 
 Outgoing = list[tuple[bytes, Frames]]
 BEHIND_BYTES: Final = 256 * 1024 * 1024
-"""The disk is behind when so many bytes wait for it, until half of them do."""
+"""The disk is behind from so many waiting bytes on, until only half as many wait."""
 
 
 class Commits:
@@ -47,7 +47,7 @@ class Commits:
             self._count(-self._sizes.popleft()[1])
 
     def all_committed(self) -> None:
-        """Whatever was handed over is on disk."""
+        """All batches that were handed over are on disk."""
         self.committed(self._ticket)
 
     def put(self) -> None:

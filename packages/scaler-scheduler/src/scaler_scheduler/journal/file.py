@@ -17,20 +17,20 @@ from scaler_scheduler.journal.records import Batch, Row
 
 APPLICATION_ID: Final = 0x53434A4C
 BALLAST_BYTES: Final = 16 * 1024 * 1024
-"""Room on the disk that is kept for what must be written although the disk is full."""
+"""Room on the disk that is reserved for records that must be written although the disk is full."""
 CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
 """Bytes written to the write-ahead log after which it is moved into the table; the ballast has room for that."""
 VACUUM_PAGES: Final = 2048
 """Most free pages returned to the file system with a checkpoint."""
 _ROWS = 64
-"""Most rows of one statement: sqlite3 gives the interpreter up, and waits for it, once per statement."""
+"""Most rows of one statement: sqlite3 releases the GIL, and acquires it again, once per statement."""
 _TABLE = """CREATE TABLE IF NOT EXISTS log(
     number INTEGER PRIMARY KEY, kind INTEGER NOT NULL, session INTEGER NOT NULL, crc INTEGER NOT NULL,
     body BLOB NOT NULL)"""
 
 
 class JournalError(ScalerError):
-    """The journal cannot be used: another scheduler has it, it is damaged, or it is none."""
+    """The journal cannot be used: another scheduler has it, it is damaged, or the file is not a journal."""
 
 
 class JournalFile:

@@ -1,6 +1,6 @@
-"""Rows of the journal, and how what they hold is written. Pure.
+"""Rows of the journal, and the encoding of their contents. Pure.
 
-A row that holds a message holds its frames, as they came where that is possible.
+A row with a message contains its frames, if possible those that were received.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scaler_scheduler.core.restoration import Attempts
 
 
 class RecordKind:
-    """What a row holds."""
+    """The content of a row."""
 
     SESSION: Final = 1
     AGENT: Final = 2
@@ -91,7 +91,7 @@ def unpack_run(body: bytes) -> tuple[bytes, int, Sequence[int]]:
 
 
 def pack_attempts(record: TaskRecord) -> bytes:
-    """Write what a task's earlier runs have cost it."""
+    """Write the counters of a task's earlier runs."""
     extra = record.more()
     return _ATTEMPTS.pack(
         record.id,
@@ -105,12 +105,12 @@ def pack_attempts(record: TaskRecord) -> bytes:
 
 
 def unpack_attempts(body: bytes) -> Attempts:
-    """Read what a task's earlier runs have cost it."""
+    """Read the counters of a task's earlier runs."""
     return Attempts(*_ATTEMPTS.unpack(body))
 
 
 def pack_session(session: SessionRecord) -> bytes:
-    """Write who a session is."""
+    """Write the attributes of a session."""
     values: dict[str, Any] = {
         "peer": session.peer.hex(),
         "name": session.name,
@@ -124,7 +124,7 @@ def pack_session(session: SessionRecord) -> bytes:
 
 
 def unpack_session(number: int, body: bytes) -> SessionRecord:
-    """Read who a session is; its client is away."""
+    """Read the attributes of a session, without a client."""
     values: dict[str, Any] = json.loads(body)
     session = SessionRecord(number, bytes.fromhex(values["peer"]), name=values["name"], host=values["host"])
     session.runtime = tuple(values["runtime"]) if values["runtime"] else None

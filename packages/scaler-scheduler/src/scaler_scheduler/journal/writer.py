@@ -1,4 +1,4 @@
-"""JournalWriter: a thread that commits batches to the journal's file. What comes during a commit is the next one."""
+"""JournalWriter: a thread that commits batches to the journal's file. Those that come meanwhile are the next one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class JournalWriter:
         self._queue.put((ticket, batch))
 
     def close(self, timeout: float) -> bool:
-        """Commit what is left, for at most `timeout` seconds, and close the file; whether all is on disk."""
+        """Commit the waiting batches, for at most `timeout` seconds, and close the file; whether all are on disk."""
         self._closing.set()
         self._queue.put(None)
         self._thread.join(timeout)
@@ -60,7 +60,7 @@ class JournalWriter:
         self._file.close()
 
     def _batches(self) -> Iterator[Ticketed]:
-        """Everything that waits, as one batch, again and again until the end."""
+        """Commit all waiting batches as one, repeatedly, until the end."""
         while True:
             if self._problem and time.monotonic() >= self._look_at:
                 self._look_for_room()

@@ -43,7 +43,7 @@ class ManagerBudget:
     ruled: bool
     """Whether the policy may give it orders."""
     reserved: int = 0
-    """Workers that it has to give up for tasks which only another offer of it can run."""
+    """Workers that it has to give up for tasks that only another one of its offers can run."""
 
     late: int = 0
     """Workers that should have started long ago."""
@@ -76,7 +76,7 @@ class Supply:
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """Lower is used first: unmanaged workers, then by priority, then those that can run the least else."""
+        """Lower is used first: unmanaged workers, then by priority, then those that can run the fewest other tasks."""
         if self.budget is None or not self.budget.ruled:
             return 0, 0, len(self.worker_class.capabilities)
         return 1, self.budget.priority, len(self.worker_class.capabilities)

@@ -19,7 +19,7 @@ FAILURE = Text(1000)
 def notes(
     snapshot: CapacitySnapshot, budgets: Sequence[ManagerBudget], budget: ManagerBudget, workers: int, surplus: int
 ) -> Iterator[str]:
-    """What explains a target of so many workers, of which `surplus` are not needed now."""
+    """The sentences that explain a target of so many workers, of which `surplus` are not needed now."""
     manager = budget.manager
     smallest = min((offer.unit_size for offer in manager.offers), default=1)
     draining = sum(offer.draining for offer in manager.offers)
@@ -57,7 +57,7 @@ def can_run(manager: Manager, requirement: Requirement) -> bool:
 
 
 def _lacks(requirement: Requirement, snapshot: CapacitySnapshot) -> list[str]:
-    """What the workers and offers that come nearest to a requirement lack, as text; empty if some meet it."""
+    """Capabilities that the nearest workers and offers lack for a requirement, as text; empty if some meet it."""
     lacks = [requirement.unmet_by(worker_class) for worker_class, _ in snapshot.unmanaged]
     offers = (offer for manager in snapshot.managers for offer in manager.offers)
     lacks += (unmet_by_offer(requirement, offer.worker_class) for offer in offers)

@@ -1,4 +1,4 @@
-"""A scaling policy of somebody else: its errors are reported, and do not end the scheduler."""
+"""A scaling policy from a plug-in: its errors are reported, and do not end the scheduler."""
 
 from __future__ import annotations
 

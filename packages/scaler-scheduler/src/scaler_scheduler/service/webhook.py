@@ -53,7 +53,7 @@ ANSWER_LIMIT: Final = 1024 * 1024
 POLL_SECONDS: Final = 2.0
 _UNIT_SIZE: Final = Whole(1, WORKERS.most)
 _MOST_WORKERS: Final = 2**31 - 1
-"""What a manager can report as its maximum."""
+"""The limits of the maximum that a manager reports."""
 THREADS: Final = 8
 
 
@@ -124,7 +124,7 @@ class AdapterClient:
 
 @dataclass(frozen=True, slots=True)
 class AdapterInfo:
-    """What an adapter says of itself; the defaults are for one that says nothing."""
+    """The answer of an adapter to get_worker_adapter_info; the defaults are for fields that it leaves out."""
 
     groups: int = -1
     """Most groups; -1 if it does not say."""
