@@ -32,8 +32,8 @@ UNCONFIRMED_BYTES = COPIES_LIMIT_BYTES
 """Bytes of objects that storage has not confirmed, beyond which a put waits: their bytes are the copies kept anyway."""
 ORIGINS_LIMIT_BYTES = 64 * 1024 * 1024
 """Bytes of calls that are kept in case their results are lost."""
-PATIENCE_SECONDS = 10.0
-"""How long an operation may take to reach the server."""
+PATIENCE_SECONDS = 20.0
+"""How long an operation may take to reach the server: an outage of 15 s, and the time to connect again."""
 LOST_SECONDS = 1.0
 """How long a put waits for a server that earlier operations failed to reach."""
 
