@@ -71,6 +71,10 @@ KEPT_FUNCTIONS: Final = 4096
 """The scheduler assumes that an agent has the last 4,096 functions that it was sent; the agent requests others."""
 WORKERS: Final = Whole(0, 2**16 - 1)
 """Workers of one agent."""
+DEATHS: Final = 256
+"""Deaths of workers that one report of an agent describes."""
+DEATH: Final = Text(4096)
+"""The description of one."""
 MANAGED: Final = Whole(-1, 2**31 - 1)
 """The most workers of one manager; -1: no limit."""
 OFFERS: Final = 256
@@ -161,6 +165,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "names": Column(WORKER_NAME, WORKERS.most),
         "states": _STATES,
         "cpus": Column(Real(0.0, 1e9), ENTRIES),
+        "deaths": Column(DEATH, DEATHS),
     },
     "Resized": {"workers": WORKERS},
     "DumpPart": {"data": Bytes(0, 2**20)},
@@ -276,6 +281,11 @@ def limit_of(message: str, field: str, element: str, *, is_column: bool) -> Limi
     if limit := FIELDS.get(message, {}).get(field):
         return limit
     return Column(DEFAULTS[element], ENTRIES, element in KEPT_BY_TYPE) if is_column else DEFAULTS[element]
+
+
+def last_deaths(texts: Sequence[str]) -> list[str]:
+    """As many of these deaths, the last ones, as a report of an agent may describe."""
+    return [shortened(text, DEATH) for text in texts[-DEATHS:]]
 
 
 def shortened(text: str, limit: Text = WORDS) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scaler_protocol.limits import DEATHS
 from scaler_protocol.messages import AgentStatus, Group, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.event_log import TEXTS
-from scaler_scheduler.core.snapshot import GRAPHS, SESSIONS, ProcessStats
+from scaler_scheduler.core.snapshot import GRAPHS, SESSIONS, WORKERS, ProcessStats
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
@@ -15,10 +16,11 @@ if TYPE_CHECKING:
 FIGURES = ProcessStats("ipc:///test", 0.0, 0.0, 0.0, 0)
 
 
-def report(count: int, deaths: int = 0) -> AgentStatus:
-    """Of an agent with so many workers."""
+def report(count: int, deaths: int = 0, first_run: int = 0) -> AgentStatus:
+    """Of an agent with so many workers, with these runs if one is given."""
     ones, texts = [1] * count, ["killed"] * deaths
-    return AgentStatus(0.0, 0, 0, 0, ["w"] * count, ones, ones, [0] * count, [1.0] * count, ones, ones, texts)
+    runs = range(first_run, first_run + count) if first_run else [0] * count
+    return AgentStatus(0.0, 0, 0, 0, ["w"] * count, ones, ones, runs, [1.0] * count, ones, ones, texts)
 
 
 def test_an_agent_with_many_workers_is_not_told_of_at_the_cost_of_others(driver: SchedulerDriver) -> None:
@@ -31,10 +33,25 @@ def test_an_agent_with_many_workers_is_not_told_of_at_the_cost_of_others(driver:
     assert len(told.agents) == 3 and len(told.worker_names) == 5
 
 
+def test_agents_that_report_too_many_workers_take_little_memory(make_driver: type[SchedulerDriver]) -> None:
+    driver = make_driver()
+    for number in range(100):
+        driver.feed(driver.agent(number.to_bytes(2, "big"), 1), report(WORKERS, deaths=10, first_run=2**50))
+    driver.feed(modest := driver.agent(b"modest", 200), report(200))
+    agents = driver.core.state.agents
+    kept = [agent.status for agent in agents.values() if agent.status is not None]
+    assert len(kept) == 101 and not any(status.deaths for status in kept)
+    assert sum(len(status.names) for status in kept) < 40 * WORKERS
+    assert sum(len(agent.running) for agent in agents.values()) == 0, "they were not given these runs"
+    assert (status := agents[modest].status) is not None and len(status.names) == len(status.queues) == 200
+
+
 def test_deaths_are_told_of_as_far_as_anybody_could_read_them(make_driver: type[SchedulerDriver]) -> None:
     driver = make_driver()
     driver.core.state.event_log.start([], [])
-    driver.feed(driver.agent(), report(1, deaths=5 * TEXTS))
+    agent = driver.agent()
+    for _ in range(5 * TEXTS // DEATHS):
+        driver.feed(agent, report(1, deaths=DEATHS))
     events = driver.core.state.event_log.take(0.0)
     assert events is not None and len(events.texts) == TEXTS
 

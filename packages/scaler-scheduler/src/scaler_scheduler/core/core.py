@@ -53,7 +53,7 @@ from scaler_scheduler.core.peers import Peers
 from scaler_scheduler.core.records import ASSIGNED, DONE, GONE, HELD, WAITING, AgentRecord
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.restoration import Restoration
-from scaler_scheduler.core.snapshot import ProcessStats, monitor_status
+from scaler_scheduler.core.snapshot import ProcessStats, kept_status, monitor_status, workers_share
 from scaler_scheduler.core.state import SchedulerState, SendToStorage
 
 PERMITTED: Final[Permissions] = {
@@ -268,10 +268,13 @@ class SchedulerCore:
 
     def _status(self, peer: bytes, event: messages.AgentStatus, now: float) -> None:
         agent = self._agent(peer)
-        agent.status, agent.reported_at = event, now
         for death in event.deaths:
             self.state.event_log.add_text(logging.WARNING, f"{agent.name or agent.host}: {death}")
-        agent.running, agent.first_unreported = frozenset(run for run in event.runs if run), self.state.next_run
+        share = workers_share(len(self.state.agents))
+        # Before its Reconcile the agent's runs are not known yet.
+        runs = event.runs[:share] if agent.resuming else (run for run in event.runs if run in agent.runs)
+        agent.running, agent.first_unreported = frozenset(run for run in runs if run), self.state.next_run
+        agent.status, agent.reported_at = kept_status(event, share), now
         self.state.suspects.reported(agent, now)
 
     def _resized(self, peer: bytes, event: Resized, now: float) -> None:

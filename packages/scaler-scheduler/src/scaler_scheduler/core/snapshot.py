@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from itertools import accumulate, islice
 from typing import Any
 
@@ -26,6 +26,9 @@ GRAPHS = 256
 """Most graphs reported: those that began last. One more entry has the sums of the others."""
 WORKERS = 10_000
 """Most workers reported, so that agents with too many do not delay the scheduler."""
+_KEPT_WORKERS = 8 * WORKERS
+"""Most workers whose rows are kept, so that agents that report too many take little memory."""
+_LEAST_SHARE = 64
 _NO_STATUS = AgentStatus()
 
 
@@ -42,6 +45,19 @@ class ProcessStats:
     received: Mapping[str, int] = field(default_factory=dict)
     lag: Callable[[bytes], float] = lambda peer: 0.0
     """Round trip to a peer in seconds, at the last heartbeat."""
+
+
+def workers_share(agents: int) -> int:
+    """The most rows of workers that are kept of each of so many agents."""
+    return min(WORKERS, max(_LEAST_SHARE, _KEPT_WORKERS // max(1, agents)))
+
+
+def kept_status(status: AgentStatus, share: int) -> AgentStatus:
+    """What is kept of an agent's report: no deaths, and its workers if they are no more than its share."""
+    without: dict[str, Any] = {"deaths": ()}
+    if len(status.names) > share:
+        without |= dict.fromkeys(status.COLUMNS[0], ())
+    return replace(status, **without)
 
 
 def monitor_status(

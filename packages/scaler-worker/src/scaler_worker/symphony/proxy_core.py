@@ -30,6 +30,7 @@ from scaler_io.links.effects import Log
 from scaler_io.links.events import LinkLost, LinkRefused, LinkUp
 from scaler_protocol.errors import ProtocolError, ScalerError, TaskTimeoutError, WorkerDiedError, describe
 from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.limits import last_deaths
 from scaler_protocol.messages import (
     AgentStatus,
     Functions,
@@ -181,7 +182,7 @@ class ProxyCore:
         last call."""
         by_slot = {call.slot: run for run, call in self.running.items()}
         slots = sorted({*by_slot, *range(self._workers())})
-        deaths, self._deaths = self._deaths, []
+        deaths, self._deaths = last_deaths(self._deaths), []
         return AgentStatus(
             cpu=stats.cpu,
             rss=stats.rss,

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from scaler_protocol.codec import encode
+from scaler_protocol.errors import InvalidFieldError
+from scaler_protocol.limits import DEATH
 from scaler_protocol.messages import WorkerState
 from scaler_worker.agent.core.core import AgentCore
 from scaler_worker.agent.core.events import StartWorker, WorkerDied
@@ -32,3 +38,14 @@ def test_each_death_is_reported_once() -> None:
     core.handle(0, WorkerDied("was killed by SIGKILL", NO_RUN), 0.0)
     assert core.take_status(STATS).deaths == ["anna (process 41) was killed by SIGKILL"]
     assert core.take_status(STATS).deaths == []
+
+
+def test_only_the_last_deaths_are_reported_and_shortly() -> None:
+    core = AgentCore(AgentConfig(1, "agent", "host", names=("anna",)))
+    core.workers.deaths += [f"{number} {'x' * 10_000}" for number in range(1000)]
+    report = core.take_status(STATS)
+    assert [text.split()[0] for text in report.deaths] == [str(number) for number in range(744, 1000)]
+    assert all(len(text) <= DEATH.most for text in report.deaths)
+    assert encode(report)
+    with pytest.raises(InvalidFieldError, match=r"AgentStatus.deaths"):
+        encode(replace(report, deaths=["short"] * 257))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.limits import last_deaths
 from scaler_protocol.messages import AgentStatus
 from scaler_worker.agent.core.records import RUN
 from scaler_worker.agent.core.workers import Workers
@@ -37,6 +38,6 @@ def agent_status(workers: Workers, queued: int, stats: HostStats, lone_task_byte
         cpus=[stats.worker_cpus.get(worker.pid, 0.0) for worker in alive],
         rsses=[stats.worker_rsses.get(worker.pid, 0) for worker in alive],
         queues=[max(0, len(worker.entries()) - 1) for worker in alive],
-        deaths=list(workers.deaths),
+        deaths=last_deaths(workers.deaths),
         lone_task_bytes=lone_task_bytes,
     )
