@@ -220,6 +220,11 @@ def test_a_client_of_anything_leaves_others_alone(client: Client, cluster: Any, 
         ({"address": 5}, r"address: the address is 5"),
         ({"address": "tcp://\ud800:1"}, r"address: the address is .*surrogate"),
         ({"object_storage_address": "here"}, r"object_storage_address: address 'here'"),
+        ({"insecure": "no"}, r"insecure is 'no', not True or False"),
+        ({"block": "false"}, r"block is 'false', not True or False"),
+        ({"keys": ""}, r"keys is '', not the path of a directory"),
+        ({"keys": "a\0b"}, r"keys is 'a\\x00b', not the path of a directory"),
+        ({"session": "s", "session_secret": "\ud800"}, r"^session_secret is a text that UTF-8 cannot write"),
     ],
 )
 def test_nothing_is_begun_with_a_wrong_parameter(
@@ -267,3 +272,11 @@ def test_what_has_to_be_iterable_is_named_by_its_place(client: Client) -> None:
         client.get(5, ["a"])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="name is 5"):
         client.send_object(1, 5)  # type: ignore[arg-type]
+
+
+def test_a_text_is_neither_true_nor_false(client: Client) -> None:
+    with pytest.raises(TypeError, match="reserialize is 'no', not True or False"):
+        client.submit_verbose(double, (1,), {}, reserialize="no")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="progress is '0', not True or False"):
+        client.map(double, [1], progress="0")  # type: ignore[arg-type]
+    assert client.submit_verbose(double, (1,), {}, reserialize=1).result(SECONDS) == 2  # type: ignore[arg-type]

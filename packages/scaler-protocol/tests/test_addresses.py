@@ -73,6 +73,7 @@ def test_services_stand_beside_each_other() -> None:
         ("tcp://127.9.9.9:1", True, True),
         ("tcp://[::1]:1", True, True),
         ("tcp://localhost:1", True, False),
+        ("tcp://LocalHost:1", True, False),
         ("ipc:///x", True, True),
         ("tcp://0.0.0.0:1", False, True),
         ("tcp://[::]:1", False, True),

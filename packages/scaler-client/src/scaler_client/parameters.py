@@ -47,7 +47,9 @@ def check_positive_seconds(name: str, value: object, instead: str = "") -> None:
 
 
 def flag(name: str, value: object) -> bool:
-    """Whether it is true; raises TypeError for what is neither true nor false."""
+    """Whether it is true; raises TypeError for what is neither true nor false, as a text is: "no" would be true."""
+    if isinstance(value, str | bytes | bytearray):
+        raise TypeError(f"{name} is {shown(value)}, not True or False")
     try:
         return bool(value)
     except Exception as error:
@@ -94,13 +96,16 @@ def key_settings(keys: Any, insecure: Any) -> tuple[Path | None, bool]:
 
     What a parameter says is not changed by an environment variable.
     """
-    flag("insecure", insecure)
-    if keys is not None and not isinstance(keys, str | os.PathLike):
+    insecure = flag("insecure", insecure)
+    path = os.fspath(keys) if isinstance(keys, os.PathLike) else keys
+    if path is not None and not isinstance(path, str):
         raise TypeError(f"keys is {shown(keys)}, not the path of a directory")
+    if path is not None and (not path or "\0" in path):  # an empty path would be the working directory
+        raise ValueError(f"keys is {shown(keys)}, not the path of a directory")
     if insecure and keys is not None:
         raise ValueError(f"keys={shown(keys)} and insecure=True contradict each other: leave one out")
     if keys is not None or insecure:
-        return (None if keys is None else key_directory(os.fspath(keys))), insecure
+        return (None if path is None else key_directory(path)), insecure
     given = os.environ.get(KEYS_VARIABLE)
     return (key_directory(given) if given else None), _is_on(INSECURE_VARIABLE)
 
@@ -116,6 +121,14 @@ def _is_on(variable: str) -> bool:
         return boolean(text)
     except ValueError as error:
         raise ValueError(f"{variable}: {error}") from None
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_client(
@@ -134,6 +147,8 @@ def check_session(name: object, secret: object) -> None:
     """What Client takes for a named session; raises ValueError, TypeError."""
     if secret is not None and not isinstance(secret, str | bytes):
         raise TypeError("session_secret is neither a text nor bytes")
+    if isinstance(secret, str) and not _is_utf8(secret):
+        raise ValueError("session_secret is a text that UTF-8 cannot write: give bytes")  # without the secret itself
     if name is None:
         if secret is not None:
             raise ValueError("session_secret is given without session: name the session, too")

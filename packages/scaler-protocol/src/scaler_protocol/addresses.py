@@ -71,7 +71,7 @@ class Address:
     @property
     def is_local(self) -> bool:
         """Whether only processes of this host can reach it."""
-        if self.path or self.host == "localhost":
+        if self.path or self.host.lower() == "localhost":
             return True
         address = _ip(self.host)
         return address is not None and address.is_loopback
