@@ -26,6 +26,8 @@ from support.waiting import wait_until
 CLIENT_TIMEOUT_SECONDS = 20
 WORKER_TIMEOUT_SECONDS = 3
 DISK_MIB = 64
+START_SECONDS = 60.0
+"""A host on which much else runs takes long to start ten processes."""
 
 
 class Cluster(CheckedClosing):
@@ -35,31 +37,35 @@ class Cluster(CheckedClosing):
         self.folder, self._workers = folder, workers
         self.agents: list[Service] = []
         self.flooders: list[Flooder] = []
-        self._stack = ExitStack()
         self._dying: list[Watched] = []
         self.disk = folder / "disk"
         self.disk.mkdir()
-        self.disk_is_small = self._stack.enter_context(mounted_memory(self.disk, DISK_MIB)) == ""
         self.keys = folder / "keys" if keyed else None
         if self.keys is not None:
             make_keys(self.keys, new_pair)
         self._words = ("--keys", str(self.keys)) if keyed else ("--insecure",)
         self._storage_address = f"tcp://127.0.0.1:{free_ports(1)}"
-        self.storage = self._new_storage()
-        # Otherwise the scheduler may be given the same port.
-        wait_until(lambda: "listen to" in self.storage.said(), "object storage")
-        self.services = self._stack.enter_context(self._new_services())
-        self.services.started.append(self.storage)
-        storage = Address.parse(self._storage_address)
-        self.relays = {
-            "clients to scheduler": self._stack.enter_context(self.services.relay()),
-            "clients to storage": self._stack.enter_context(Relay(storage)),
-            "agents to scheduler": self._stack.enter_context(self.services.relay()),
-            "agents to storage": self._stack.enter_context(Relay(storage)),
-        }
-        for _ in range(agents):
-            self.add_agent()
-        wait_until(lambda: all(agent.said().count("] started") >= workers for agent in self.agents), "the workers")
+        with ExitStack() as stack:  # nothing is left of a cluster that could not be started
+            self._stack = stack
+            self.disk_is_small = stack.enter_context(mounted_memory(self.disk, DISK_MIB)) == ""
+            self.storage = self._new_storage()
+            stack.callback(self.storage.kill)
+            # Otherwise the scheduler may be given the same port.
+            wait_until(lambda: "listen to" in self.storage.said(), "object storage", START_SECONDS)
+            self.services = stack.enter_context(self._new_services())
+            self.services.started.append(self.storage)
+            storage = Address.parse(self._storage_address)
+            self.relays = {
+                "clients to scheduler": stack.enter_context(self.services.relay()),
+                "clients to storage": stack.enter_context(Relay(storage)),
+                "agents to scheduler": stack.enter_context(self.services.relay()),
+                "agents to storage": stack.enter_context(Relay(storage)),
+            }
+            for _ in range(agents):
+                self.add_agent()
+            ready = "the workers"
+            wait_until(lambda: all(a.said().count("] started") >= workers for a in self.agents), ready, START_SECONDS)
+            self._stack = stack.pop_all()
 
     # --- services ---------------------------------------------------------------------------------------------------
 
