@@ -75,31 +75,31 @@ class TaskRuntime(Protocol):
 
     @property
     def inputs(self) -> Mapping[int, tuple[bool, bytes]]:
-        """Of each task whose result the current run takes: the payload, or, where that is stored, its reference."""
+        """By task, its result as an input of the current run: whether stored, and the payload or its reference."""
 
     @property
     def session(self) -> int:
-        """The session of tasks that tasks here submit; object storage knows it to be this process's."""
+        """The session of the tasks that are submitted in this process, which owns it in object storage."""
 
     @property
     def storage(self) -> StorageDoor:
         """The process's connection to object storage."""
 
     def fetch(self, reference: bytes) -> Buffer:
-        """The bytes of an object that calls name; raises ScalerError."""
+        """The bytes of an object that a call refers to; raises ScalerError."""
 
     def load(self, reference: bytes) -> Any:
-        """The value of an object that calls name, which is a pickle; raises ScalerError, or what loading raises."""
+        """The value of a pickled object that a call refers to; raises ScalerError, or the errors of unpickling."""
 
     @property
     def scheduler(self) -> int:
         """The incarnation of the scheduler that this process works for."""
 
     def current(self) -> CurrentTask | None:
-        """The task being run, from any of its threads."""
+        """The task that runs, for any of its threads; None between tasks."""
 
     def retire(self, why: str) -> None:
-        """Have this process run no more tasks once the current one has ended."""
+        """Run no more tasks in this process after the current one; `why` is logged."""
 
     def connect(self) -> Transport:
         """The channel to the agent; its previous user has stopped."""
@@ -107,11 +107,11 @@ class TaskRuntime(Protocol):
 
 _runtime: TaskRuntime | None = None
 _parents: TaskRuntime | None = None
-"""In a process that was forked by a task: the runtime of the task's process."""
+"""In a process that a task has forked: the runtime of the task's own process."""
 
 
 def install(runtime: TaskRuntime) -> None:
-    """This process runs tasks."""
+    """Make this process one that runs tasks."""
     global _runtime
     _runtime = runtime
     if sys.platform != "win32":
@@ -122,16 +122,16 @@ _forwarding_to: Callable[[str | None], str] | None = None
 
 
 def install_forwarding(runtime: TaskRuntime, address: Callable[[str | None], str]) -> None:
-    """This process loads calls to forward them to another system; nothing runs here.
+    """Make this process one that loads calls to forward them to another system, and runs none.
 
-    `address` gives the scheduler's address as that system reaches it, from the one that a client was made with.
+    `address` maps the scheduler's address in a client to the address at which the other system reaches the scheduler.
     """
     global _runtime, _forwarding_to
     _runtime, _forwarding_to = runtime, address
 
 
 def forwarding_to() -> Callable[[str | None], str] | None:
-    """What `install_forwarding` was given; None in all other processes."""
+    """The `address` of `install_forwarding`; None in all other processes."""
     return _forwarding_to
 
 
@@ -161,31 +161,31 @@ def current_task() -> CurrentTask | None:
 
 
 def load_input(task: int) -> Any:
-    """What stands in a pickled call for a future: the result of that task, loaded where the call is run."""
+    """Load the result of a task. A pickled call contains a call of this function in the place of a future."""
     found, stored, payload = _input(task)
     return found.load(payload) if stored else load_payload(payload)
 
 
 def load_object(reference: bytes, load: Callable[[Any], Any]) -> Any:
-    """What stands in a pickled call for an object in object storage, loaded where the call is run."""
-    found = _running("an object that a call names")
+    """Load a stored object. A pickled call contains a call of this function in the place of a large argument."""
+    found = _running("an object that a call refers to")
     return found.load(reference) if load is load_payload else load_with(load, found.fetch(reference))
 
 
 def object_payload(reference: bytes) -> Buffer:
-    """The bytes of an object that a call names; raises ScalerError, or LookupError outside of tasks."""
-    return _running("an object that a call names").fetch(reference)
+    """The bytes of an object that a call refers to; raises ScalerError, or LookupError outside of tasks."""
+    return _running("an object that a call refers to").fetch(reference)
 
 
 def input_payload(task: int) -> Buffer:
-    """The bytes of an input of the current run; raises ScalerError, or LookupError where it did not come."""
+    """The bytes of an input of the current run; raises ScalerError, or LookupError if the run has no such input."""
     found, stored, payload = _input(task)
     return found.fetch(payload) if stored else payload
 
 
 def _running(what: str) -> TaskRuntime:
     if _runtime is None:
-        raise LookupError(f"{what} is only to be had where the call is run")
+        raise LookupError(f"{what} can be loaded only in the worker that runs the call")
     return _runtime
 
 
@@ -202,7 +202,7 @@ _listed: tuple[int, list[int]] = (0, [])
 
 
 def load_nth_input(at: int) -> Any:
-    """What stands in a pickled call of a graph for the result of its need at this place."""
+    """Load an input by its position. A pickled node of a graph contains a call of this function for each input."""
     global _listed
     inputs: Mapping[int, tuple[bool, bytes]] = _runtime.inputs if _runtime is not None else {}
     if at >= len(inputs):

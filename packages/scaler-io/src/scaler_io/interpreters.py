@@ -1,4 +1,4 @@
-"""How a program of ours starts another one with Python: without modules of the current directory.
+"""How our programs start each other with Python: without the modules of the current directory.
 
 `python -m` searches the current directory first, so that a file `queue.py` in it would be imported in place of the
 standard library's module and break the program. Python 3.10 has no option against that. Tasks are to find such modules
@@ -21,10 +21,10 @@ WORKER_PATH: Final = "SCALER_WORKER_PATH"
 
 
 def words_of(module: str) -> tuple[str, ...]:
-    """What follows the interpreter to run a module, or a package's `__main__`, as `python -m` does."""
+    """The arguments of the interpreter that run a module, or a package's `__main__`, as `python -m` does."""
     return ("-c", _RUN, module)
 
 
 def environment_of_workers() -> dict[str, str]:
-    """The environment of a program whose workers find modules of the current directory, and what is given already."""
+    """The environment of a program whose workers search SCALER_WORKER_PATH or, if that is not set, this directory."""
     return {WORKER_PATH: os.getcwd(), **os.environ}

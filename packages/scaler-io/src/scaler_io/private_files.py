@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Final
 
 SERVER_PREFIX: Final = "scaler-objects-"
-"""Begin of the names of the directories in which servers keep objects."""
+"""Prefix of the names of the directories in which servers keep objects."""
 _OPEN: Final = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK"))
 _OTHERS: Final = 0o077
 
 
 def parent_fault(directory: Path) -> str:
-    """Why no program should keep files below this directory; "" if it may. Raises OSError."""
+    """Why it is unsafe to keep files below this directory; "" if it is safe. Raises OSError."""
     mode = directory.stat().st_mode
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         return "every user may replace what is in it: set its sticky bit (chmod +t), or name another directory"

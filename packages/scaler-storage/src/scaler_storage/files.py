@@ -188,7 +188,7 @@ class FileSegments:
                     segment.content = self._spilled(ticket).read_bytes()
             except OSError as failure:
                 error = f"{failure.filename or (self._disk if out else self._memory)}: {failure.strerror}"
-                # A load that fails for the memory's sake leaves the object on disk.
+                # A load that fails for lack of memory leaves the object on disk.
                 full = failure.errno in _FULL or (not out and failure.filename != str(self._spilled(ticket)))
             except MemoryError:
                 error, full = "no memory", True

@@ -59,7 +59,7 @@ class Listening:
 
     @property
     def refusal(self) -> str:
-        """Why the keys keep statuses from coming; empty if they do not."""
+        """Why no status comes because of the keys; empty if the keys are not the reason."""
         return self._subscriber.problem
 
     @property

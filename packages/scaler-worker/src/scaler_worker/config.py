@@ -45,7 +45,7 @@ class WorkerConfig:
     keys: str = ""
     """The directory of the cluster's keys; empty if connections use none."""
     key_environment: tuple[tuple[str, str], ...] = ()
-    """What clients in tasks, and in processes that tasks start, find in their environment about keys."""
+    """Environment variables about keys for clients in tasks and in processes that tasks start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,9 @@
 """Lineages: how results in object storage can be made again if they are lost. Pure, no IO.
 
-A lineage keeps the call of a task, and refers to its inputs: to objects weakly, since it must not keep them in storage;
-to small results by their bytes; to results that only this call had as an input by their own lineages, up to
-LINEAGE_DEPTH of them in a row; to nodes of a graph by its calls. It lives as long as this client refers to its object.
+A lineage keeps the call of a task and describes its inputs. An object is referred to weakly, because a lineage must not
+keep it in storage; a small result is kept as bytes; a result that only this call used is described by a lineage of its
+own, in chains of up to LINEAGE_DEPTH; a node of a graph by the calls of the graph. A lineage lives as long as this
+client refers to its object.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from scaler_protocol.messages import Done, Status
 from scaler_protocol.objects import REFERENCE_BYTES
 
 LINEAGE_DEPTH: Final = 100
-"""How many results in a row are made again for one that is lost."""
+"""Length of the longest chain of results that are made again for one that is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class IntermediateInput:
 
 @dataclass(frozen=True, slots=True)
 class UndeliveredInput:
-    """The outcome of another task, which came in the same moment and is not delivered yet."""
+    """The outcome of another task, which has arrived in the same batch and is not delivered yet."""
 
     need: Dependency
 
@@ -90,7 +91,7 @@ Input = ObjectInput | SmallInput | LoadedInput | ResultInput | IntermediateInput
 
 @dataclass(slots=True, eq=False)
 class Lineage:
-    """How one result was made."""
+    """The task that made one result, with its inputs."""
 
     task_id: int
     status: int
@@ -98,17 +99,17 @@ class Lineage:
     call: bytes | ObjectInput
     inputs: Sequence[Input]
     depth: int
-    """How many results in a row it can make again."""
+    """Length of the longest chain of lineages that it contains."""
     lost: bool = False
     """Whether storage does not have the result."""
     read: bool = False
-    """Whether the result was fetched: nobody waits for it any more but calls that have it as an argument."""
+    """Whether the result was fetched: then only calls that have it as an argument still need it."""
     made: Remade | None = None
     """The task that makes it again."""
 
     @property
     def size(self) -> int:
-        """The bytes that it keeps, without those of other lineages."""
+        """The bytes of its call and inputs, without those of other lineages."""
         inline = sum(len(each.outcome[1]) for each in self.inputs if isinstance(each, SmallInput))
         return inline + (len(self.call) if isinstance(self.call, bytes) else 0)
 

@@ -1,9 +1,9 @@
 """Resubmissions: tasks that failed because an input object was lost, and are run again. Pure, no IO.
 
-A restarted storage server has lost all objects. The client stores those again that it can rebuild, and then submits
-the failed tasks again. Until then such a task stays outstanding, and its failure is kept here instead of delivered. A
-requested node of a graph is rerun with all its inputs (`graph_state`), since an intermediate node that failed has
-failed its consumers.
+A restarted storage server has lost all objects. The client rebuilds the objects that it can, stores them, and then
+submits the failed tasks again. Until then such a task stays outstanding, and its failure is kept here, not delivered. A
+requested node of a graph is rerun with all its inputs (`graph_state`), because the failure of an intermediate node has
+made its consumers fail, too.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Resubmissions:
         self._counts: dict[int, int] = {}
         self._failures: dict[int, bytes] = {}
         self._profiles: dict[int, bytes] = {}
-        """Of the runs whose failures were counted last."""
+        """By task, the profile of the run whose failure was counted last."""
         self._told_again: set[int] = set()
-        """Tasks of which a new scheduler may tell that failure once more: it may not know that they run again."""
+        """Tasks whose last failure a new scheduler may report again, because it may not know that they run again."""
 
     def scheduler_changed(self) -> None:
-        """Another scheduler, which may know less than the one before, will tell the outcomes that it knows."""
+        """Another scheduler will report all outcomes that it knows; it may know less than the one before."""
         self._told_again = set(self._counts)
 
     def keep_failures(self, done: Done, outstanding: Mapping[int, OutstandingCall]) -> Sequence[int]:
@@ -62,7 +62,7 @@ class Resubmissions:
         return kept
 
     def _is_told_again(self, task: int, profile: bytes) -> bool:
-        """Whether this failure is the one that was counted last. One that a task shares names no run."""
+        """Whether this is the failure that was counted last. A failure that a task has from an input has no profile."""
         return task in self._told_again and profile == self._profiles[task] != NO_PROFILE
 
     def forget(self, tasks: Iterable[int]) -> None:

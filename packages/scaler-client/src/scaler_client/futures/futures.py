@@ -58,7 +58,7 @@ _CONSTANTS: Final = pickles.SCALARS
 
 
 def current(written: Outcome) -> Outcome | Dump | None:
-    """A received outcome, or, if it was lost and is made again, the new one; None while there is none."""
+    """A received outcome, or the new one if its object was lost and is made again; None until the new one is there."""
     made = remade(written[1])
     found: Outcome | Dump | None = made._as_input() if made is not None else written
     return found
@@ -553,6 +553,7 @@ class ScalerFuture(Future[T]):
             return self._watching().callbacks
 
     def _get_snapshot(self) -> tuple[bool, bool, Any, BaseException | None]:
+        """Done, cancelled, result and exception; asyncio of Python 3.14 calls this method of the base class."""
         if self._status in (_PENDING, _CANCELLED):
             return self._status != _PENDING, self._status == _CANCELLED, None, None
         error = self.exception()

@@ -28,7 +28,7 @@ Failure = tuple[BaseException, TracebackType | None]
 
 
 class RemoteTracebackError(Exception):
-    """The traceback of a task, as text: the cause of an exception that could not bring its own."""
+    """The traceback of a task as text: the cause of an exception whose traceback could not be sent."""
 
     def __str__(self) -> str:
         return f'\n"""\n{self.args[0]}"""'
@@ -78,7 +78,7 @@ class ProfilingInfo:
 
 
 def profiling_info(profile: Profile, agent: str) -> ProfilingInfo:
-    """What a profile record says about a run on this agent."""
+    """The ProfilingInfo of a profile record of this agent."""
     return ProfilingInfo(
         duration_s=profile.duration_us / 1e6,
         cpu_time_s=profile.cpu_us / 1e6,
@@ -127,7 +127,7 @@ def load_outcome(status: int, payload: bytes, load: Callable[[Any], Any], until:
     except ScalerError as lost:
         return False, (lost.with_traceback(None), None)
     if status != Status.VALUE:
-        return False, noted(load_failure(status, content), payload)  # and no name for it: see `load_failure`
+        return False, noted(load_failure(status, content), payload)  # not assigned to a variable: see `load_failure`
     try:
         return True, load_with(load, content)
     except BaseException as problem:

@@ -48,7 +48,7 @@ class SessionName:
         return cls(name, secret.encode() if isinstance(secret, str) else secret or b"")
 
     def key(self, credentials: Credentials | None) -> bytes:
-        """What proves the session to services."""
+        """The hash that proves the session to services."""
         return session_key(self.name, self.secret or (credentials.secret if credentials is not None else b""))
 
 

@@ -111,14 +111,14 @@ class IoThread:
         self._callbacks = Callbacks()
         self._remaker = Remaker(self._submit_again)
         self._unstarted: deque[tuple[Callable[[], object], str]] = deque()
-        """What waits for a thread, and the thread's name."""
+        """Work that waits until a thread can be started, each with the name of the thread."""
         self._connected = ThreadEvent()
         self._connect_error: ScalerError | None = None
         self._shutdown_answered = ThreadEvent()
         self._shutdown_answer: AnswerShutdown | None = None
         self._clear_numbers = itertools.count()
         self._clearing: dict[int, ThreadEvent] = {}
-        """By the number of its request: what is set when a `clear` is done."""
+        """By the number of its request, the event that is set when a `clear` is done."""
         self._perform = self._performers()
         self._taken: list[MailboxEntry] = []
         """The mailbox entries that the core is handling."""

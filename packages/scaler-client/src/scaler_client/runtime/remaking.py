@@ -1,4 +1,4 @@
-"""Remaking: lost results are made again by new tasks, which have the calls of those that made them first."""
+"""Remaking: lost results are made again by new tasks with the calls of the original tasks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from scaler_protocol.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RemadeInput:
-    """An input under the id of the task that made it first, as the call has it."""
+    """An input under the id of its original task, which the call contains."""
 
     task_id: int
     look: Callable[[], Outcome | Dump | None]

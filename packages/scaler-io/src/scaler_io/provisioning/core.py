@@ -67,9 +67,9 @@ EARLY_SECONDS: Final = 30.0
 RECONNECT_SECONDS: Final = 30.0
 """How long units that were found may take to connect before they are cancelled."""
 FAILURE: Final = Text(4096)
-"""The limit of what is said of a provider's error: it may hold a whole page, or bytes that are no text."""
+"""Characters of a provider's error that are quoted: it may contain a whole page, or bytes that are not text."""
 STARTUPS: Final = 20
-"""Start-up times that the median is taken from."""
+"""Number of start-up times of which the median is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a worker manager needs of a provider: to start units, to stop them, to list them. Pure, no IO."""
+"""Provisioner: the interface of a provider, which starts, stops and lists units. Pure, no IO."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scaler_protocol.lazy_dataclass import dataclass
 
 
 class UnitPhase(Enum):
-    """What a provider reports of a unit."""
+    """The phase of a unit, as its provider reports it."""
 
     STARTING = "starting"
     """It was asked for, and does not run yet: queued, pending, being installed."""
@@ -22,7 +22,7 @@ class UnitPhase(Enum):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the unit is no more."""
+        """Whether the unit has ended."""
         return self in (UnitPhase.ENDED, UnitPhase.RECLAIMED)
 
 

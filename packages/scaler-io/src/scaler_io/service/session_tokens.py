@@ -1,4 +1,4 @@
-"""The tokens of sessions: what the scheduler tells its peers, and what object storage demands of its own."""
+"""Session tokens in services: the scheduler issues them to its peers, and object storage demands them of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweep: looks at all connections of a socket again and again, and takes little time for it however many there are."""
+"""Sweep: examines all connections of a socket repeatedly, in a small share of the time however many there are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from scaler_io.transport.connections import SWEEP_SECONDS
 
 _SHARE: Final = 0.05
-"""Of the time of a loop, which the looks take at most."""
+"""Largest share of a loop's time that examining takes."""
 
 
 class Sweep:
@@ -34,5 +34,5 @@ class Sweep:
             self._timer = self._loop.call_later(pause, self._on_time)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop examining."""
         self._timer.cancel()

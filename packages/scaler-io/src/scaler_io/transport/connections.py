@@ -40,7 +40,7 @@ TOPICS: Final = 16
 TOPIC_BYTES: Final = 256
 """Longest topic: ZeroMQ keeps subscriptions in a tree with a node per byte."""
 _FORGIVEN_BYTES: Final = 64
-"""Bytes per second that are not counted: heartbeats of ZeroMQ, which are never handed over."""
+"""Bytes per second that do not count as unread: heartbeats of ZeroMQ, which are never handed over."""
 _LOG_SECONDS: Final = 60.0
 _SUBSCRIBED: Final = b"\x01"
 _UNSUBSCRIBED: Final = b"\x00"

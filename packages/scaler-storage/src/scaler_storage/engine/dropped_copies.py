@@ -1,4 +1,4 @@
-"""DroppedCopies: copies of objects that hosts need not keep, for hosts that are out of reach. Pure, no IO."""
+"""DroppedCopies: copies of objects that are not needed any more, kept for hosts that are out of reach. Pure, no IO."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 DROPPED_LIMIT: Final = 100_000
 """Copies that are remembered for all sessions of a key together; each takes about 200 bytes."""
 ANY_VERSION: Final = 0
-"""In the place of a version: no copy of the object is needed."""
+"""Instead of a version: no version of the object is needed."""
 
 
 class DroppedCopies:
@@ -19,7 +19,7 @@ class DroppedCopies:
 
     def __init__(self) -> None:
         self._sessions: dict[int, tuple[bytes, OrderedDict[tuple[bytes, int], None]]] = {}
-        """By session: the key that it counts for, and its copies; no empty ones."""
+        """By session: its key, and its copies; sessions without copies are not listed."""
         self._counts: Counter[bytes] = Counter()
 
     def remember(self, session: int, key: bytes, name: bytes, version: int) -> None:

@@ -29,7 +29,7 @@ _SMALL_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class WaitingRead:
-    """A read that waits; `why` the object cannot be loaded into memory, so that it is read from disk."""
+    """A waiting read; `why` the object cannot be loaded into memory, and must be read from disk."""
 
     event: GetObject | ListObjects
     why: ObjectRefusedError | None = None
@@ -51,7 +51,7 @@ class Readers:
         self._under_way: dict[bytes, set[bytes]] = {}
         """By key: the peers that may have answers under way."""
         self._totals: Counter[bytes] = Counter()
-        """By key: no fewer bytes than are under way."""
+        """By key: the bytes under way, or more."""
         self._counted: set[bytes] = set()
         """Keys whose bytes were counted in this turn."""
 

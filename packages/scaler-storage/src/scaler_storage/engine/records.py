@@ -36,7 +36,7 @@ class ObjectRecord:
     in_memory: bool = True
     """Whether its segment has its bytes."""
     ticket: int = 0
-    """Of its copy on disk, also while it is spilled or loaded; 0: none."""
+    """The ticket of its copy on disk, also while it is spilled or loaded; 0: none."""
     pins: int = 0
     host: bytes = b""
     """The remote host with the only copy; empty: this server has the bytes."""
@@ -58,7 +58,7 @@ class UploadRecord:
     missing: int
     allocated: bool = False
     version: int = 0
-    """Of the remote object that is being fetched; 0: a new object."""
+    """The version of the remote object that is being fetched; 0: a new object."""
     parts: set[int] = field(default_factory=set)
 
 
@@ -70,7 +70,7 @@ class SessionObjects:
     key: bytes | None = None
     """The secret that all owners present; None before the first owner."""
     named: bool = False
-    """Whether it does not end with its last owner: others may come. The scheduler says so, and nobody else."""
+    """Whether it outlives its last owner, because others may come. Only the scheduler can say so."""
     holder: bytes = b""
     """The key that its last owner has proved; empty without keys, or before the first owner."""
     objects: set[bytes] = field(default_factory=set)

@@ -46,7 +46,7 @@ WITH_INPUTS: Final = 2
 FOLLOWS: Final = 4
 """Flag: one of these is the result of the previous run in the datagram."""
 
-# The fields hold every value that a client or scheduler can send, and counters that run for years.
+# The fields are large enough for all values that a client or scheduler can send, and for counters over years.
 _TASKS_HEAD: Final = struct.Struct("=B3xIQ")
 _DEFINE_HEAD: Final = struct.Struct("=4BQIIIQQ")
 _HANDLE: Final = struct.Struct("=4xQ")

@@ -1,7 +1,7 @@
-"""What a Worker Adapter does when it is asked: groups of workers as processes of this host. No sockets.
+"""The actions of a Worker Adapter: starts and ends groups of workers as processes of this host. No sockets.
 
-A group is one agent with `--workers-per-unit` workers. A request that says which unit of which worker manager a group
-is (`metadata.environment`) starts an agent that tells the scheduler so; without it the agent is as one started by hand.
+A group is one agent with `--workers-per-unit` workers. A request may name the worker manager and the unit of a group
+(`metadata.environment`): then its agent reports them to the scheduler. Otherwise the agent is like one started by hand.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class WorkerAdapter:
     def __init__(self, options: AdapterOptions) -> None:
         self._options = options
         self._managers: dict[str, str] = {}
-        """The worker manager of each group that lives; empty for groups of nobody."""
+        """The worker manager of each group that runs; empty for a group without one."""
         self._provisioner: Provisioner = NativeProvisioner(self._command)
         self._prefix = f"adapter-{new_incarnation():06x}"
         self._count = 0
@@ -70,7 +70,7 @@ class WorkerAdapter:
         }
 
     def answer(self, request: object) -> AdapterAnswer:
-        """What to answer to the JSON value of a request; an error of the adapter itself is 500."""
+        """The answer to the JSON value of a request; an error of the adapter itself has status 500."""
         try:
             if not isinstance(request, Mapping):
                 raise AdapterError(400, "the body is no JSON object")

@@ -1,4 +1,4 @@
-"""What the kinds on AWS have in common: options, clients, whose units they are. boto3 is imported when a kind runs."""
+"""The common parts of the kinds on AWS: options, clients, names of units. boto3 is imported when a kind runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VISIBLE_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsOptions(ManagerOptions):
-    """What every kind on AWS needs to know."""
+    """The settings of every kind on AWS."""
 
     aws_region: str
     aws_access_key_id: str | None
@@ -35,7 +35,7 @@ class AwsOptions(ManagerOptions):
 
     @property
     def fleet(self) -> str:
-        """Whose units they are: no other manager of the account and region has the same text."""
+        """Identifies the manager of a unit: no other manager of the account and region has the same text."""
         return f"{self.worker_manager_id}@{self.address}"
 
     @property

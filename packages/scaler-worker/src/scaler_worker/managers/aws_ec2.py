@@ -57,7 +57,7 @@ class Ec2Options(AwsOptions):
             raise UsageError("--requirements-txt needs --python-version: the Python to install them for")
 
     def user_data(self, units: UnitRange) -> str:
-        """What instances run at their start, as root; raises ProvisionerError if EC2 would refuse its size.
+        """The start script of instances, run as root; raises ProvisionerError if it is longer than EC2 allows.
 
         Instances of one call have the same text: each tells by its launch index which unit it is.
         """

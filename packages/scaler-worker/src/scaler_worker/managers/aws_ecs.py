@@ -57,7 +57,7 @@ class EcsOptions(AwsOptions):
 
     @property
     def command(self) -> list[str]:
-        """What the container runs; the shell of an installation is replaced by the agent, which then hears SIGTERM."""
+        """The command of the container. The agent replaces the shell of the installation and so gets SIGTERM."""
         agent = ["scaler_cluster", *self.unit_words("")]
         requirements = [word.strip() for word in self.ecs_python_requirements.split(";") if word.strip()]
         if not requirements:
@@ -109,7 +109,7 @@ COMMAND: Final = manager_command(
 
 
 class _Prepared(NamedTuple):
-    """What every start needs and is found out once."""
+    """Parameters that every start needs, and that are looked up once."""
 
     definition: str
     container: str

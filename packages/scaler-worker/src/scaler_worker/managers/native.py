@@ -24,7 +24,7 @@ from scaler_worker.managers.running import run_manager
 POLL_SECONDS: Final = 0.5
 TAIL_BYTES: Final = 4096
 LAST_LINES: Final = 3
-"""What is kept of the output of a unit, and how many lines of it tell why it ended."""
+"""Bytes of a unit's output that are kept, and lines of it that are quoted when the unit ends."""
 TAIL_SECONDS: Final = 1.0
 
 
@@ -73,7 +73,7 @@ COMMAND: Final = manager_command(
 
 
 class _UnitProcess:
-    """A process, what it writes to stdout and stderr passed on to ours, and the last lines of that."""
+    """A process whose stdout and stderr are passed on to ours, and their last lines."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.process = subprocess.Popen(

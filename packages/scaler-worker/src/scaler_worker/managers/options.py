@@ -22,7 +22,7 @@ from scaler_worker.config import COMMAND as CLUSTER_COMMAND
 from scaler_worker.config import WORKERS_LIMIT
 
 MOST_WORKERS: Final = 2**31 - 1
-"""What a manager can report as its maximum."""
+"""The limits of the maximum that a manager reports."""
 
 T = TypeVar("T", bound="ManagerOptions")
 _ID: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
@@ -50,7 +50,7 @@ def pairs(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerOptions(ServiceOptions):
-    """What every kind of worker manager needs to know."""
+    """The settings of every kind of worker manager."""
 
     worker_manager_id: str
     worker_scheduler_address: Address | None
@@ -125,7 +125,7 @@ class ManagerOptions(ServiceOptions):
         return [(name, _text(value)) for name, value, default in passed if value not in (default, None)]
 
     def log_words(self) -> list[str]:
-        """The arguments that have a unit on this host log where the manager does; hosts elsewhere have other files."""
+        """The arguments that make a unit on this host log to the manager's files; on other hosts these do not exist."""
         words = []
         if self.logging_paths != _CLUSTER_OPTIONS["logging_paths"].default:
             words += [f"--logging-paths={path}" for path in self.logging_paths]

@@ -109,7 +109,7 @@ class PodApi:
 
 
 def _message(error: Any) -> str:
-    """What the server says, which is a Status object unless a proxy has answered."""
+    """The message of the server's answer: a Status object, unless a proxy has answered."""
     text = str(error.body or "")
     try:
         return str(json.loads(text)["message"])

@@ -1,4 +1,4 @@
-"""Pods as Kubernetes writes them, in plain dicts: the pod of a unit, and what a listed pod says of its unit. Pure."""
+"""Pods as plain dicts in the form of Kubernetes: the pod of a unit, and the unit and phase of a listed pod. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _GIVEN_BY_MANAGER: Final = ("name", "generateName", "namespace")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSettings:
-    """What options say of every pod of a manager; empty means: as the template says."""
+    """The options for all pods of a manager; an empty one leaves the value of the template."""
 
     manager: str
     scheduler: str
@@ -190,7 +190,7 @@ def unit_of(pod: Pod, scheduler: str) -> str:
 
 
 def report_of(pod: Pod) -> UnitReport:
-    """What a pod says of its unit: phase, and why it has ended or what keeps it from starting."""
+    """The status of a pod's unit: its phase, and why it has ended or what keeps it from starting."""
     status = pod.get("status") or {}
     terminated = _worker_state(status).get("terminated")
     phase = status.get("phase")

@@ -1,4 +1,4 @@
-"""How the manager of any kind runs: from its settings and its provisioner to its exit code."""
+"""Runs a worker manager of any kind, from its settings and its provisioner to its exit code."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ COMMAND: Final = manager_command(
 
 
 class ArrayTask(NamedTuple):
-    """A unit as squeue shows it."""
+    """One array task in the output of squeue: a unit."""
 
     job: str
     """The id of the array task, such as 17_3."""

@@ -50,7 +50,7 @@ FUNCTIONS_LIMIT: Final = 256
 
 
 class ProxyRuntime(ObjectRuntime):
-    """The runtime that `scaler_client.task_context` has while a call is decoded here, which runs elsewhere."""
+    """The runtime of `scaler_client.task_context` while a call is decoded here. The call runs on another host."""
 
     def __init__(self, storage: WorkerObjectStore, scheduler: Callable[[], int]) -> None:
         super().__init__(storage)
@@ -68,7 +68,7 @@ class ProxyRuntime(ObjectRuntime):
         return self.task
 
     def retire(self, why: str) -> None:
-        """Nothing: no task runs here."""
+        """Do nothing: no task runs here."""
 
     def connect(self) -> NoReturn:
         """Refuse: no task runs here."""

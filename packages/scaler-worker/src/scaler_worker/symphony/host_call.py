@@ -1,7 +1,7 @@
-"""What a Symphony task executes on its host. It travels by value, so it may use the standard library and cloudpickle.
+"""The function that a Symphony task runs. It is pickled by value, so it uses the standard library and cloudpickle only.
 
-What the user's code raises, and what cannot be loaded or sent, comes back as an answer. So whatever Symphony reports as
-failed is a fault of Symphony, of the service or of the host.
+An exception of the user's code, and an error of loading or pickling, comes back as an answer. So a task that Symphony
+reports as failed is a fault of Symphony, of the service or of the host.
 """
 
 from __future__ import annotations

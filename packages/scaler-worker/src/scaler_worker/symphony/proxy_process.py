@@ -1,4 +1,4 @@
-"""How a proxy agent runs: from its settings to its exit code."""
+"""Runs a proxy agent, from its settings to its exit code."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def _by_value(function: Callable[..., Any]) -> bytes:
 
 
 class _PickledCode:
-    """Stands for a function that is pickled already: its code is not pickled again for each task."""
+    """Represents a function that is pickled already, so that its code is not pickled again for each task."""
 
     def __init__(self, pickled: bytes) -> None:
         self._pickled = pickled
