@@ -134,7 +134,7 @@ def _is_utf8(text: str) -> bool:
 def check_client(
     address: object, timeout_seconds: object, serializer: object, stream_output: Any, storage_address: object
 ) -> None:
-    """What Client takes, before anything is begun; raises AddressError, ValueError, TypeError."""
+    """Check the parameters of Client before anything is begun; raises AddressError, ValueError, TypeError."""
     for name, given in (("address", address), ("object_storage_address", storage_address)):
         if given is not None:
             check_address(name, given)
@@ -144,7 +144,7 @@ def check_client(
 
 
 def check_session(name: object, secret: object) -> None:
-    """What Client takes for a named session; raises ValueError, TypeError."""
+    """Check the parameters of a named session; raises ValueError, TypeError."""
     if secret is not None and not isinstance(secret, str | bytes):
         raise TypeError("session_secret is neither a text nor bytes")
     if isinstance(secret, str) and not _is_utf8(secret):

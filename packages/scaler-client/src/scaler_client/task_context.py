@@ -71,7 +71,7 @@ class Transport(Protocol):
 
 
 class TaskRuntime(Protocol):
-    """What a worker process offers to the tasks that run in it."""
+    """The interface of a worker process for the tasks that run in it."""
 
     @property
     def inputs(self) -> Mapping[int, tuple[bool, bytes]]:

@@ -38,7 +38,7 @@ def is_nested(session: int) -> bool:
 
 
 def session_key(name: str, secret: bytes) -> bytes:
-    """What proves a named session to services: a BLAKE2b-256 of its name and its secret, which stays with clients."""
+    """The proof of a named session for services: a BLAKE2b-256 of its name and its secret, which only clients know."""
     hidden = blake2b(secret, digest_size=32, person=b"scaler session").digest() if secret else b""
     return blake2b(name.encode(), digest_size=32, key=hidden, person=b"scaler session").digest()
 

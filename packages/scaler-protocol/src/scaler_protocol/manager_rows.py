@@ -26,7 +26,7 @@ class ManagerRow:
 
     @property
     def standing(self) -> str:
-        """What it does, as a sentence without a full stop."""
+        """Its state, as a sentence without a full stop."""
         if self.pause:
             return f"worker manager {self.manager} is paused for {duration(self.pause)}: {self.failure}"
         if self.starting:

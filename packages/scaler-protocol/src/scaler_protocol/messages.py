@@ -297,7 +297,7 @@ class Resend:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What tasks wrote to stdout (1) and stderr (2), as UTF-8, in order."""
+    """Output of tasks on stdout (1) and stderr (2), as UTF-8, in order."""
 
     COLUMNS: ClassVar = (("tasks", "streams", "texts"),)
 

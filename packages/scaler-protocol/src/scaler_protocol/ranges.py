@@ -24,7 +24,7 @@ class Limit(ABC):
     @property
     @abstractmethod
     def text(self) -> str:
-        """What is allowed; error texts put it after "not"."""
+        """The allowed values in words; error texts put it after "not"."""
 
     @abstractmethod
     def fault(self, value: Any) -> str:

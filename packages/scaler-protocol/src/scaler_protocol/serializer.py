@@ -80,7 +80,7 @@ def checked_serialize(serializer: Serializer | type[Serializer]) -> Callable[[An
 
 
 def checked_callable(serializer: Serializer | type[Serializer], found: object) -> Callable[..., Any]:
-    """What `deserialize` returned for a function; raises TypeError naming the method if it cannot be called."""
+    """Check the result of `deserialize` for a function; raises TypeError naming the method if it is not callable."""
     if callable(found):
         return found
     name = _name_of(serializer)

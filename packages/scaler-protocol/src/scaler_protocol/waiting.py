@@ -15,7 +15,7 @@ Ahead = Sequence[tuple[int, int]]
 
 
 def lacks(needs: str, runtime: str, capabilities: str, offered_runtime: str) -> list[str]:
-    """What workers with these capabilities and this runtime lack for tasks with these needs; texts as in a status."""
+    """The needs of tasks that workers with these capabilities and this runtime lack; texts as in a status."""
     found = missing(sorted(_parsed(needs).items()), _parsed(capabilities))
     return [*found, runtime] if runtime and runtime != offered_runtime else found
 
@@ -39,7 +39,7 @@ class WaitReasons:
         )
 
     def lacking(self, needs: str, runtime: str) -> list[str]:
-        """What the best matching worker lacks for such tasks; empty if a worker can run them, or if there is none."""
+        """The needs that the best matching worker lacks; empty if a worker can run the tasks, or there is none."""
         found = self._lacking.get((needs, runtime))
         if found is None:
             found = min((lacks(needs, runtime, *offer) for offer in self._offers), key=len, default=[])
@@ -61,7 +61,7 @@ class WaitReasons:
         ]
 
     def _who_may_start(self, needs: str, runtime: str) -> list[str]:
-        """What each worker manager does about such tasks, or what its workers would lack for them."""
+        """For each worker manager, its state if it can help such tasks, else the needs that its workers would lack."""
         said = []
         for manager in self._managers:
             # An offer without a runtime may have any: its manager does not know what the image of a machine holds.

@@ -1,4 +1,4 @@
-"""What tasks require of workers, and what workers offer. Pure, no IO."""
+"""Requirements of tasks, and worker classes that meet them. Pure, no IO."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Runtime = tuple[str, str] | None
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What a task needs of a worker: capabilities, and a Python that can load it."""
+    """The requirement of a task: capabilities, and a Python that can load it."""
 
     capabilities: Capabilities
     runtime: Runtime
 
     def unmet_by(self, worker_class: WorkerClass) -> list[str]:
-        """What workers of this class lack, as text; empty if they can run the task."""
+        """Needs of the task that workers of this class lack, as text; empty if they can run it."""
         lacks = missing(self.capabilities, dict(worker_class.capabilities))
         if self.runtime is not None and self.runtime != worker_class.runtime:
             lacks.append(describe_runtime(self.runtime))
@@ -34,7 +34,7 @@ class WorkerClass:
 
 
 def unmet_by_offer(requirement: Requirement, worker_class: WorkerClass) -> list[str]:
-    """What workers of an offer lack, as text, as far as is known before they join; empty if they can run the task.
+    """Needs that workers of an offer lack, as text, as far as is known before they join; empty if they lack none.
 
     An offer without a runtime is assumed to have the right one: a manager may not know what a machine image holds.
     """

@@ -40,14 +40,14 @@ class Service:
     name: str
     """For people."""
     words: tuple[str, ...]
-    """What follows the Python interpreter."""
+    """The arguments of the Python interpreter."""
     reports_ready: bool
     """Whether it writes its address to `--ready-fd` when it can be reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterFile:
-    """What a file says."""
+    """The contents of a file."""
 
     services: tuple[Service, ...]
     """In the order in which they start."""

@@ -155,7 +155,7 @@ def rows(piece: TaskList) -> Iterator[dict[str, Any]]:
 
 
 def _outcome(status: int, encoding: int, payload: bytes, *, stored: bool) -> dict[str, Any]:
-    """What came of a task, without running anybody's code."""
+    """The outcome of a task as JSON, found without running user code."""
     if stored:
         return {"stored_bytes": Reference.unpack(payload).size}
     if status in (Status.FAILED, Status.LOST):
@@ -177,7 +177,7 @@ def _from_json(payload: bytes) -> Any:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Reads numbers, texts, and collections of these: nothing that is imported, so nobody's code runs."""
+    """Unpickles numbers, texts, and collections of these; it imports nothing, so no user code runs."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"{module}.{name}")

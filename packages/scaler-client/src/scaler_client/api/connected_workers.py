@@ -1,4 +1,4 @@
-"""What `Client.workers` returns, and how it is asked for."""
+"""The result of `Client.workers`, and the request for it."""
 
 from __future__ import annotations
 

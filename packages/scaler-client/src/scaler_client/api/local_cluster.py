@@ -35,7 +35,7 @@ END_SECONDS = 5.0
 """How long a service may take to end before it is killed."""
 _TRIES = 5
 _FAILED = b"failed\n"
-"""What `scaler_launch.local` writes instead of an address if no worker could be started; the reason follows."""
+"""`scaler_launch.local` writes this instead of an address if no worker could be started; the reason follows."""
 
 
 class SchedulerClusterCombo:

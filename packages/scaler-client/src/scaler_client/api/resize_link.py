@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class ResizeLink:
-    """One end of a socket pair, of which the agent has the other. One thread at a time asks, any may wake it."""
+    """One end of a socket pair; the agent has the other. One thread at a time asks, any thread may wake it."""
 
     def __init__(self) -> None:
         self._ours, self.theirs = socket.socketpair()

@@ -126,11 +126,11 @@ class CallSubmitter:
         return self._callees.write(fn) if fresh else self._callees.find(fn)
 
     def group(self, callee: Callee) -> CallGroup:
-        """What calls of this function without options share."""
+        """The group of calls of this function without options."""
         return self._callees.group(callee)
 
     def group_with(self, callee: Callee, options: TaskOptions) -> CallGroup:
-        """What calls of this function with these options share."""
+        """The group of calls of this function with these options."""
         return self._callees.group_with(
             callee,
             options.capabilities,

@@ -71,7 +71,7 @@ class RestoreObjects:
 
     tasks: Sequence[int]
     needs: Sequence[Dependency] = ()
-    """What these tasks depend on."""
+    """The dependencies of these tasks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,5 +146,5 @@ ClientRequest = (
     | RestoreFailed
     | UnknownObjectsListed
 )
-"""What threads put into the mailbox of the io thread, besides futures."""
+"""Entries of the io thread's mailbox, besides futures."""
 ClientEvent = UplinkEvent | ClientRequest | CallsSubmitted | MessageRejected | ClientClosed

@@ -209,7 +209,7 @@ class GraphPiece:
         return self.calls[task - self.first]
 
     def _needs_of(self, task: int) -> Sequence[Dependency]:
-        """What one of its tasks depends on."""
+        """The dependencies of one of its tasks."""
         at = task - self.first
         own = self.needs[bisect_left(self.dependents, at) : bisect_right(self.dependents, at)]
         others = self.others.get(at, ())

@@ -56,7 +56,7 @@ class PendingInputs:
             self._dumping[event.task] = event.outcome
 
     def answer(self, outstanding: Mapping[int, OutstandingCall], now: float) -> tuple[Inputs | None, DumpInputs | None]:
-        """What to send and what to serialize now, for tasks still outstanding; None if there is nothing."""
+        """The inputs to send and the outcomes to serialize now, for tasks still outstanding; None if there are none."""
         pairs, outcomes, waiting = [], [], []
         dumps: dict[int, Dump] = {}
         self.due = None

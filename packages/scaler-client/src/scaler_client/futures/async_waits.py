@@ -15,7 +15,7 @@ T = TypeVar("T", covariant=True)
 
 
 class AwaitedFuture(Protocol[T]):
-    """What an event loop needs of a future."""
+    """The methods of a future that an event loop needs."""
 
     def result(self) -> T:
         """The result, once the future is done; raises what the call raised."""
@@ -53,7 +53,7 @@ class _LoopWaiter:
 
 
 async def outcome_of(future: AwaitedFuture[T]) -> T:
-    """What `future.result()` returns or raises; asyncio turns a StopIteration into a RuntimeError.
+    """The result of a future, or its exception; asyncio turns a StopIteration into a RuntimeError.
 
     A wait that is cancelled cancels the future.
     """

@@ -91,7 +91,7 @@ class _Namespace(NamedTuple):
 
 
 class Capture:
-    """What a pickle by value contained, or what a dotted name referred to, when the function was pickled."""
+    """The contents of a pickle by value, or the object of a dotted name, at the time when the function was pickled."""
 
     __slots__ = ("_bases", "_functions", "_modules", "_namespaces", "_root")
 
@@ -133,7 +133,7 @@ class Capture:
 
     @classmethod
     def of(cls, fn: FunctionType) -> Capture | None:
-        """What the pickle of a function by value contains; None if some of it may change and stay the same object."""
+        """The capture of a function that is pickled by value; None if changes of a part of it cannot be detected."""
         walk = _Walk()
         try:
             walk.enter_all(fn)
@@ -143,7 +143,7 @@ class Capture:
 
     @classmethod
     def of_path(cls, fn: Any) -> Capture | None:
-        """What decides to which object the dotted name of a function refers; None if that cannot be watched."""
+        """The capture of the objects on the path of a function's dotted name; None if they cannot be watched."""
         walk = _Walk()
         try:
             walk.enter_name(fn)

@@ -14,7 +14,7 @@ from scaler_io.thread_event import check_may_wait
 from scaler_protocol.errors import ClientForkedError
 
 MailboxEntry = ScalerFuture[Any] | ClientRequest
-"""What threads put into the mailbox of the io thread: submitted calls, and requests in order with them."""
+"""An entry of the io thread's mailbox: a submitted call, or a request, handled in order."""
 
 
 class BlockingSection:

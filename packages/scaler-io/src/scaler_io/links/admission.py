@@ -24,7 +24,7 @@ Permissions = Mapping[int, frozenset[type[Message]]]
 
 
 def role_name(role: int) -> str:
-    """What a peer of this role is called."""
+    """The name of this role in error texts."""
     return _ROLES.get(role, f"a peer with the unknown role {role}")
 
 

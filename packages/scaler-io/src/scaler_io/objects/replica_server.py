@@ -26,7 +26,7 @@ LOGGER: Final = logging.getLogger("scaler")
 RETRY_SECONDS: Final = 1.0
 """Between two attempts to read files, for example while no descriptor is left."""
 Outgoing = Operation | Message
-"""What is sent to the server about replicas."""
+"""An operation or a message about replicas, for the server."""
 CONFIRMED_SECONDS: Final = 300.0
 """How long a replica that the server needs is not asked about again."""
 

@@ -128,7 +128,7 @@ class _Unit:
     is_unstopped: bool = False
     """Whether that has failed, and is to be repeated."""
     hindrance: str = ""
-    """What keeps it from starting, as the provider says."""
+    """Why it does not start, in the words of the provider."""
 
     @property
     def has_joined(self) -> bool:
@@ -370,7 +370,7 @@ class ManagerCore:
                 self._enter(unit, _State.UP, now)
 
     def _hindrance(self) -> str:
-        """What keeps units from starting, as one of them says it; empty if nothing does."""
+        """Why units do not start, for one of them; empty if none is held up."""
         waits = [unit for unit in self._units.values() if unit.state is _State.REQUESTED and unit.hindrance]
         return f"unit {waits[0].name} waits: {waits[0].hindrance}" if waits else ""
 

@@ -188,7 +188,7 @@ def create(path: Path, text: str) -> None:
 
 
 def replace(path: Path, text: str) -> None:
-    """Put a new file of mode 0600 in the place of another; readers find the one or the other."""
+    """Replace a file by a new one of mode 0600; readers find the old or the new one."""
     _written(path, text).replace(path)
 
 

@@ -29,7 +29,7 @@ class KeyFileError(ScalerError, ValueError):
 
 
 class KeyRole(str, Enum):
-    """What the holder of a key is."""
+    """The role of a key."""
 
     SERVER = "server"
     """The scheduler, or an object storage server."""
@@ -92,7 +92,7 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a process needs to connect: its own keys, and the public key of the cluster's services."""
+    """Credentials to connect: the own keys of a process, and the public key of the cluster's services."""
 
     holder: Principal
     secret: bytes = field(repr=False)
@@ -162,7 +162,7 @@ def read_keyring(text: str) -> dict[bytes, Principal]:
 
 
 def _tables(text: str) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """What stands before the first [[key]], and each [[key]] table. Errors quote nothing: it may be of a secret.
+    """The fields before the first [[key]], and each [[key]] table. Errors quote no text, which may be a secret.
 
     This is the part of TOML that these files need. The library for all of it takes longer to load than the rest of
     what a client does with keys.

@@ -18,7 +18,7 @@ TOKEN_BYTES: Final = 16
 
 
 class Purpose(Enum):
-    """What the holder of a token may do."""
+    """The purpose of a token."""
 
     OWN = 1
     """Own the objects of one session, as a client does."""

@@ -61,7 +61,7 @@ class ServiceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions(ServiceOptions):
-    """What object storage may keep: the server itself, or the one that it starts."""
+    """The options of object storage, for the server itself or for the one that a scheduler starts."""
 
     memory_limit: int | None
     segment_directory: Path | None

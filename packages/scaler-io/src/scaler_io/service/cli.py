@@ -257,7 +257,7 @@ class _ShowVersion(argparse.Action):
 
 
 def version_line(program: str) -> str:
-    """What `--version` prints: all packages have one version."""
+    """The text of `--version`: all packages have one version."""
     from importlib.metadata import version
 
     return f"{program} {version('scaler-protocol')}"

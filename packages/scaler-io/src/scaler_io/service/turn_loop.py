@@ -17,7 +17,7 @@ RETRY_SECONDS: Final = 1.0
 
 
 class TurnShell(Protocol):
-    """What a TurnLoop drives."""
+    """The port to the shell that a TurnLoop drives."""
 
     def turn(self, now: float) -> float:
         """Take one turn; returns when the next one is due (time.monotonic), infinity for never."""

@@ -34,7 +34,7 @@ HELLO_SECONDS: Final = 10.0
 SWEEP_SECONDS: Final = 0.05
 """How often a service looks at its connections, which takes about 3 us for each."""
 FRAME_BYTES: Final = 9
-"""What ZeroMQ sends before a frame."""
+"""Bytes of ZeroMQ's frame header."""
 TOPICS: Final = 16
 """Topics that a peer may subscribe to over one connection; a monitor needs only the empty one, which is everything."""
 TOPIC_BYTES: Final = 256

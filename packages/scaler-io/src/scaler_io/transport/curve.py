@@ -30,7 +30,7 @@ HANDSHAKE_FAILURES: Final = (
 _SIGNATURE: Final = b"\xff"
 """What a service of ZeroMQ says first."""
 CURVE_BYTES: Final = 33
-"""What encryption adds to a frame."""
+"""Bytes that encryption adds to a frame."""
 
 
 def new_pair() -> KeyPair:

@@ -228,7 +228,7 @@ class Listener:
             self._gate.guard(address)
         self._frame_bytes = FRAME_BYTES + (CURVE_BYTES if self._gate is not None else 0)
         self.watched: tuple[Watched, ...] = (self._accept_monitor, *([self._gate] if self._gate else []))
-        """What to watch besides this."""
+        """Further sockets whose descriptors must be watched."""
         self._was_readable = False
         self._path = address.path
         if address.path and os.path.exists(address.path) and (problem := path_problem(address.path)):
@@ -350,7 +350,7 @@ class _Connection:
     ) -> None:
         """With `controlled` it has a control."""
         self.failure = HandshakeFailure("", final=False)
-        """What the peer's handshake said about the keys."""
+        """Why the handshake has failed, if the keys are the reason."""
         self._address, self._credentials, self._began = address, credentials, time.monotonic()
         self._reason: str | None = None
         self._was_readable = False
@@ -510,7 +510,7 @@ class Publisher:
         self._accept_monitor = _AcceptMonitor(self._socket, self._limiter)
         self._gate = Gate(self._socket, keys, MONITOR_KEYS) if keys is not None else None
         self.watched: tuple[Watched, ...] = (self._accept_monitor, *([self._gate] if self._gate else []))
-        """What to watch besides this."""
+        """Further sockets whose descriptors must be watched."""
         self._socket.sndhwm = PUBLISHED_AHEAD
         self._socket.setsockopt(zmq.XPUB_VERBOSE, 1)  # reports every new subscriber, not only the first one
 

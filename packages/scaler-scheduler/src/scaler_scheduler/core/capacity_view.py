@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CapacityView:
-    """What a policy sees; remembers since when each run has been on a worker."""
+    """Makes the snapshots for a policy; remembers since when each run has been on a worker."""
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state

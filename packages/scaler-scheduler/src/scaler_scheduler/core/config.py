@@ -19,7 +19,7 @@ class SchedulerConfig:
     allocate_policy: str = "even_load"
     max_number_of_tasks_waiting: int = -1
     max_session_bytes: int = 2**62
-    """What the tasks of one session may take in the scheduler; those of all sessions may take twice as much."""
+    """Bytes of the scheduler for the tasks of one session; those of all sessions may take twice as much."""
     client_timeout_seconds: float = 60.0
     worker_timeout_seconds: float = 60.0
     agent_grace_seconds: float = 1.5

@@ -20,7 +20,7 @@ class ManagerRecord:
     number: int
     status: ManagerStatus | None = None
     reported: tuple[WorkerClass, ...] = ()
-    """What the manager says that it offers."""
+    """The worker classes of the offers in the manager's status."""
     seen: dict[int, WorkerClass] = field(default_factory=dict)
     """By the position of the offer, the worker class that its units reported: an image may have another Python."""
     worker_classes: tuple[WorkerClass, ...] = ()

@@ -140,7 +140,7 @@ class NamedSessions:
             self._state.log(f"session {named.name}: its client is gone, {counted(len(session.tasks), 'task')} go on")
 
     def _supply(self, session: SessionRecord, record: TaskRecord, now: float) -> None:
-        """Inputs that the client was asked for, and that nobody will send now."""
+        """The client will not send the inputs that it was asked for: supply kept outcomes instead, or errors."""
         inputs = record.extra.inputs if record.extra is not None else {}
         for need in [need for need, given in inputs.items() if given is None]:
             source = session.tasks.get(need)

@@ -327,7 +327,7 @@ class TaskQueue:
         return []
 
     def take_all(self, lane: LaneRecord) -> list[TaskRecord]:
-        """All tasks of a lane, whose turn it need not be."""
+        """All tasks of a lane, even if it is not next."""
         taken = self._take_from(lane, lane.size)
         for queue in self._requirements.get(lane.requirement, ()):
             if level := queue.levels.get(lane.priority):

@@ -52,7 +52,7 @@ GroupKey = tuple[Group, "SessionRecord", int, "AgentRecord | None"]
 
 @dataclass(slots=True, eq=False)
 class KeyShare:
-    """What the sessions of one key share; a session without a key has one of its own."""
+    """The share of the workers' time for all sessions of a key; a session without a key has one of its own."""
 
     waiting: int = 0
     """Root sessions with waiting tasks."""
@@ -89,7 +89,7 @@ class SessionRecord:
     call_bytes: int = 0
     """Bytes of the calls outside of graphs that have not ended, or more: see `scaler_scheduler.core.call_budgets`."""
     task_bytes: int = 0
-    """What all tasks take, or more."""
+    """Bytes of all its tasks, or more."""
     counted_at: float = -1.0
     """When these were counted last because of a budget."""
     watched: bool = False
@@ -104,7 +104,7 @@ class SessionRecord:
     graphs: dict[int, GraphRecord] = field(default_factory=dict)
     """By the id of the first task."""
     named: NamedSession | None = None
-    """What a session with a name keeps; None for one that ends with its client."""
+    """The state of a named session; None for a session that ends with its client."""
 
     def account(self, seconds: float) -> None:
         """Add worker time to `served`; negative if tasks of this root session take less than was added before."""
@@ -159,7 +159,7 @@ class SessionTask:
 
 @dataclass(slots=True, eq=False)
 class NamedSession:
-    """What makes a session outlive its client."""
+    """The state of a named session, which outlives its client."""
 
     name: str
     key: bytes
@@ -318,7 +318,7 @@ class LaneRecord:
 
     @property
     def key(self) -> LaneKey:
-        """What its root session knows it by."""
+        """Its key in the root session's table of lanes."""
         return self.priority, self.depth, self.requirement, self.agent
 
     @property

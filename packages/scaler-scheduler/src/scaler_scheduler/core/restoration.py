@@ -55,7 +55,7 @@ class Restoration:
         self._assigned: dict[int, tuple[bytes, int]] = {}
         self._agents: set[bytes] = set()
         self._arrived: set[int] = set()
-        """Graphs, by their first tasks, of which the last node was submitted."""
+        """Graphs, by their first tasks, whose last node was submitted."""
 
     def begin(self) -> None:
         """Records follow."""

@@ -34,7 +34,7 @@ _NO_STATUS = AgentStatus()
 
 @dataclass(frozen=True, slots=True)
 class ProcessStats:
-    """What the shell measures: address, Unix time, uptime in seconds, CPU in cores, bytes, messages, links."""
+    """Measurements of the shell: address, Unix time, uptime in seconds, CPU in cores, bytes, messages, links."""
 
     address: str
     at: float

@@ -79,7 +79,7 @@ class SchedulerState:
         self.nested_lanes: dict[LaneRecord, None] = {}
         """Lanes with an agent of their own that have new tasks."""
         self.recorder: Recorder | None = None
-        """What keeps a journal."""
+        """Records events for a journal; None without one."""
         self.refusal = ""
         """Why no new work is taken; empty if it is."""
         self.restoring = False
@@ -98,7 +98,7 @@ class SchedulerState:
         """The graphs that ended last; `graphs_ended` counts all."""
         self.graphs_ended = 0
         self.offered: tuple[WorkerClass, ...] = ()
-        """What worker managers can start."""
+        """Worker classes that worker managers can start."""
         self.with_room: dict[AgentRecord, None] = {}
         """Connected agents whose room may have changed since the last dispatch."""
 

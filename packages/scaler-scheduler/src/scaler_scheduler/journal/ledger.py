@@ -200,7 +200,7 @@ class Ledger:
             self._deleted.append(number)
 
     def take(self) -> Batch | None:
-        """What is to be committed now; None if nothing is."""
+        """The changes to commit now; None if there are none."""
         self._write_outcomes()
         if self._rows:
             self._look(LOOKS * len(self._rows))
@@ -330,7 +330,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """What is in one of two tables."""
+    """A view of two tables: it contains the keys of both."""
 
     one: Container[int]
     other: Container[int]

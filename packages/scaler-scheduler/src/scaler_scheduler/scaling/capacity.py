@@ -1,4 +1,4 @@
-"""What a scaling policy reads and answers: demands, managers and their offers, targets. Pure, no IO."""
+"""Input and output of a scaling policy: demands, managers and their offers, targets. Pure, no IO."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ UNLIMITED = MANAGED.most
 
 @dataclass(slots=True, eq=False)
 class OfferHistory:
-    """What a policy remembers of an offer; `first_seen` is in seconds."""
+    """The history of an offer; `first_seen` is in seconds."""
 
     first_seen: float
     peak: RecentPeak = field(default_factory=RecentPeak)
@@ -32,7 +32,7 @@ class OfferHistory:
 
 @dataclass(slots=True, eq=False)
 class ManagerBudget:
-    """What a manager may have in this decision."""
+    """The limits of a manager in this decision."""
 
     manager: Manager
     priority: int

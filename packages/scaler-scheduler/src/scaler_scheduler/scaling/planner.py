@@ -31,7 +31,7 @@ from scaler_scheduler.scaling.rules import Rule
 
 
 class Aim(Protocol):
-    """What a policy wants workers for."""
+    """The aim of a policy: the needs for which it wants workers."""
 
     def needs(self, demands: Sequence[Demand], fleet: Fleet) -> list[Need]:
         """The needs of the whole cluster."""

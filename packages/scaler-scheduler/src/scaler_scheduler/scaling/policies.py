@@ -17,7 +17,7 @@ from scaler_scheduler.scaling.reasons import can_run
 from scaler_scheduler.scaling.rules import Rule
 
 MOST_WORKERS = 2**32 - 1
-"""What a message to a manager can say."""
+"""The most workers that a message to a manager can name."""
 
 PolicyFactory = Callable[[str, float], ScalingPolicy]
 

@@ -1,4 +1,4 @@
-"""What users are told about a target, beyond the numbers. Pure, no IO."""
+"""Reasons of a target, as sentences for users. Pure, no IO."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class SchedulerOptions(ServerOptions):
             refuse_exposed(self.metrics_address, self.insecure or self.keys is not None)
 
     def policies(self) -> PolicyChoice:
-        """What balances and what scales; raises ValueError naming option, value and remedy."""
+        """The policies that balance and scale; raises ValueError naming option, value and remedy."""
         return PolicyOptions(
             engine_type=self.policy_engine_type,
             content=self.policy_content,

@@ -133,7 +133,7 @@ def _make_waterfall(rules: Mapping[str, Rule], cooldown_seconds: float) -> Scali
 
 
 def _plugin(name: str) -> PolicyFactory:
-    """What makes the policy of this name; raises ValueError if no plug-in does."""
+    """The factory of the policy with this name; raises ValueError if no plug-in has it."""
     from importlib.metadata import entry_points
 
     plugins = entry_points(group=ENTRY_POINTS)

@@ -311,7 +311,7 @@ class Webhooks:
         LOGGER.error("Scheduler: worker manager %s has ended with code %d", id, code)
 
     async def _meet(self, adapter: AdapterClient) -> AdapterInfo:
-        """What the adapter says of itself, once it answers; it may be started after the scheduler."""
+        """Wait until the adapter answers (it may be started after the scheduler); returns its answer."""
         pause = FIRST_RETRY_SECONDS
         while True:
             try:

@@ -107,7 +107,7 @@ PERMITTED: Final[Permissions] = {
     Role.AGENT: _OBJECTS | {RegisterReplicaServer, RegisterReplica, DropReplicas},
     Role.OPERATOR: frozenset({NeedStorageStatus, KeepSession, DeleteObjects}),
 }
-"""What peers of each role may send to object storage."""
+"""Messages that peers of each role may send to object storage."""
 
 
 class StorageEngine:

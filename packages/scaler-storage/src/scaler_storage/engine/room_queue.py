@@ -11,9 +11,9 @@ from scaler_protocol.storage import PutObject
 from scaler_storage.engine.records import RoomEvent
 
 WAITING_BYTES: Final = 16 * 1024 * 1024
-"""What the waiting requests of one peer may take; our own send 8 MiB ahead."""
+"""Bytes of the waiting requests of one peer; our own peers send 8 MiB ahead."""
 REQUEST_BYTES: Final = 1024
-"""What each of them counts besides its bytes."""
+"""Bytes that each request counts besides its content."""
 
 
 class RoomQueue:

@@ -48,7 +48,7 @@ class AgentLink:
         return self._dialer.uplink.kept_bytes > UNSENT_LIMIT
 
     def receive(self, now: float) -> list[UplinkEvent]:
-        """What has arrived, and what has become of the connection; asks the socket only if it may have something."""
+        """Messages that have arrived, and changes of the connection; asks the socket only if it may have some."""
         if not self._has_input and now < self._due:
             return []
         self._has_input = False

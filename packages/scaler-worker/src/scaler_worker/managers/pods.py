@@ -232,7 +232,7 @@ def _end(status: Pod, terminated: Pod | None) -> str:
 
 
 def _hindrance(status: Pod) -> str:
-    """What keeps a pending pod from starting; empty if it needs only time."""
+    """Why a pending pod does not start; empty if it needs only time."""
     states = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     waits = [(each.get("state") or {}).get("waiting") or {} for each in states]
     scheduled = _condition(status, "PodScheduled")

@@ -83,7 +83,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 
 def output_of(words: Sequence[str], text: str = "") -> str:
-    """What a program that must succeed prints; raises ProvisionerError, which quotes its errors."""
+    """The output of a program that must succeed; raises ProvisionerError, which quotes its errors."""
     done = run_program(words, text)
     if done.returncode:
         raise ProvisionerError(failure_of(done, words[0]))

@@ -173,7 +173,7 @@ def start_script(options: SshOptions, host: str, units: Iterable[str]) -> str:
             options.setup,
             worker_line(options, options.worker_command, "setsid"),
             f") </dev/null >{path}.log 2>&1 &",
-            # An agent without this file would be found by nobody.
+            # Without this file no manager would find the agent.
             f'{{ echo "$! $(stamp $! | cut -d " " -f 2)" >{path}.new && mv {path}.new {path}.pid; }} ||',
             f"{{ kill -KILL $!; echo cannot write {path}.pid >&2; rm -f {path}.new; exit 1; }}",
             "fi",

@@ -320,7 +320,7 @@ class InFlight:
         self._workers.reindex(worker, now)
 
     def run_seen(self, worker: WorkerRecord, event: events.RunSeen, now: float) -> None:
-        """What the worker runs after a recall is known: kill the worker if that run is to be stopped."""
+        """The worker's current run after a recall is known: kill the worker if that run is to be stopped."""
         entry, run = worker.next_entry(), worker.run_named(event.run)
         if entry is not None and entry[RUN] == run and worker.state != WorkerState.STOPPING:
             head = worker.datagrams[0]

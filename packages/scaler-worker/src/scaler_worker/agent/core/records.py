@@ -131,7 +131,7 @@ class Datagram:
 
 @dataclass(slots=True)
 class EarlyReports:
-    """What a run has reported while the reply of an earlier run is held back, until storage has its result."""
+    """Reports of a run that came while the reply of an earlier run is held back, until storage has its result."""
 
     children: set[int] = field(default_factory=set)
     blocked: bool = False

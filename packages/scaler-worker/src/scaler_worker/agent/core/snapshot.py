@@ -13,7 +13,7 @@ from scaler_worker.agent.core.workers import Workers
 
 @dataclass(frozen=True, slots=True)
 class HostStats:
-    """What the shell measures: CPU in cores, memory in bytes; of the workers by process id."""
+    """Measurements of the shell: CPU in cores, memory in bytes; of the workers by process id."""
 
     cpu: float
     rss: int
