@@ -1,4 +1,7 @@
-"""No process and no thread can be started: who needs one says so in a line, and goes on when there is room again."""
+"""No process, thread, shared memory or disk: who needs one says so in a line, and goes on when there is room again.
+
+File descriptors are in test_descriptors.py, the disk of the journal in test_journal.py.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,18 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import wait
 from pathlib import Path
 
+import pytest
+
 from scaler import Client
+from scaler_protocol.errors import StorageFullError
 from support.cgroups import process_limit
 from support.faults import TESTS, Service, Services
 from support.gates import SECONDS
+from support.mounts import fill, small_memory
+from support.object_tasks import give
 from support.processes import free_ports
 from support.waiting import wait_until
 
@@ -81,3 +90,38 @@ def test_a_client_without_threads_restores_what_storage_has_lost_when_it_can_aga
         assert "Traceback" not in log.read_text()
     storage.process.send_signal(signal.SIGTERM)
     assert storage.process.wait(SECONDS) == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "limit"),
+    [("--segment-directory", 32_000_000), ("--spill-directory", 2_000_000)],
+    ids=["shared memory", "disk"],
+)
+def test_object_storage_without_room_says_so_and_takes_objects_when_there_is_room(
+    tmp_path: Path, option: str, limit: int
+) -> None:
+    """What it has taken before stays, and calls that need no room go on."""
+    folder = tmp_path / "room"
+    folder.mkdir()
+    filler = folder / "filler"
+    words = (option, str(folder), "--memory-limit", str(limit))
+    with small_memory(folder, 16), Services(tmp_path, *words) as services:
+        agent = services.add_agent(1)
+        with Client(services.address, timeout_seconds=SECONDS) as client:
+            kept = [client.submit(give, 400_000 + number) for number in range(3)]
+            wait(kept, SECONDS)
+            fill(filler)
+            refused = [client.submit(give, 600_000) for _ in range(8)]
+            wait(refused, SECONDS)  # a result that is read gives its room to the next one
+            errors = [error for future in refused if (error := future.exception(SECONDS)) is not None]
+            assert len(errors) >= 7
+            for error in errors:
+                assert isinstance(error, StorageFullError)
+                assert f"{folder}/" in str(error) and "No space left on device" in str(error)
+            assert client.submit(pow, 2, 3).result(SECONDS) == 8
+            filler.unlink()
+            assert len(client.submit(give, 600_000).result(SECONDS)) == 600_000
+            assert [len(future.result(SECONDS)) for future in kept] == [400_000, 400_001, 400_002]
+        said = [line for line in services.scheduler.said().splitlines() if "No space left on device" in line]
+        assert len(said) == 1 and "storage is full" in said[0] and "see --memory-limit and --spill-directory" in said[0]
+        assert "No space" not in agent.said()

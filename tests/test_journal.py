@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
@@ -17,7 +16,7 @@ from scaler import Client
 from scaler_protocol.errors import ScalerError
 from support.faults import Services
 from support.gates import SECONDS
-from support.mounts import small_memory
+from support.mounts import fill, small_memory
 from support.processes import PROGRAMS, free_ports
 from support.waiting import wait_until
 from test_faults import Flight
@@ -101,13 +100,6 @@ def test_a_full_disk_refuses_new_work_and_takes_it_again(tmp_path: Path) -> None
             services.start_scheduler()
             assert client.submit(pow, 4, 2).result(SECONDS) == 16
         assert agent.process.poll() is None
-
-
-def fill(file: Path) -> None:
-    """Take all room that the disk has."""
-    with file.open("wb", buffering=0) as filler, contextlib.suppress(OSError):
-        while filler.write(bytes(4096)):
-            pass
 
 
 def test_a_second_scheduler_with_the_same_file_ends_at_once(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from typing import TextIO
 import pytest
 
 from scaler_io.service.logs import LOGGER, LOGGING_OPTIONS, TextFormatter, announce, configure
+from support.mounts import fill, small_memory
 
 
 @pytest.fixture(autouse=True)
@@ -207,6 +208,26 @@ def test_full_disk_is_silent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no small disk can be mounted there")
+def test_lines_that_a_full_disk_has_not_taken_are_counted(tmp_path: Path) -> None:
+    file, filler = tmp_path / "log", tmp_path / "filler"
+    with small_memory(tmp_path, 1):
+        configure([str(file)])
+        LOGGER.info("first")
+        fill(filler)
+        for number in range(200):
+            LOGGER.info("%d %s", number, "x" * 100)
+        filler.unlink()
+        LOGGER.info("last")
+        lines = [line.partition(": ")[2] for line in file.read_text().splitlines()]
+        configure([])
+    kept = [f"{number} {'x' * 100}" for number in range(len(lines) - 3)]
+    dropped = (
+        f"{200 - len(kept)} log lines before this one were dropped: they were not read in time, or the disk was full"
+    )
+    assert len(kept) < 100 and lines == ["first", *kept, dropped, "last"]
+
+
 def test_mistake_in_a_log_call_is_loud(capsys: pytest.CaptureFixture[str]) -> None:
     configure(["-"])
     LOGGER.info("%d", "no number")
@@ -300,7 +321,11 @@ class TestReaderThatHasStopped:
         LOGGER.info("text")
         LOGGER.info("more")
         lines = [line.split(": ", 1)[1] for line in drained(self.read).decode().splitlines()]
-        assert lines == ["20 log lines before this one were dropped: they were not read in time", "text", "more"]
+        assert lines == [
+            "20 log lines before this one were dropped: they were not read in time, or the disk was full",
+            "text",
+            "more",
+        ]
 
     def test_a_long_line_that_was_cut_is_completed(self) -> None:
         drained(self.read)

@@ -64,7 +64,7 @@ class LineHandler(_TextStreamHandler):
             self._writer = NonblockingWriter.on(stream)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line, or drop it if the reader has stopped; the number of dropped lines is logged afterwards."""
+        """Write a line, or drop it if nobody reads or the disk is full; how many were dropped is logged afterwards."""
         if sys.platform == "win32" or self._writer is None:
             super().emit(record)
             return
@@ -102,7 +102,7 @@ class LineHandler(_TextStreamHandler):
 
 
 def _dropped_record(next_record: logging.LogRecord, count: int) -> logging.LogRecord:
-    text = "%d log lines before this one were dropped: they were not read in time"
+    text = "%d log lines before this one were dropped: they were not read in time, or the disk was full"
     return logging.LogRecord(next_record.name, logging.WARNING, __file__, 0, text, (count,), None)
 
 

@@ -1,7 +1,8 @@
-"""NonblockingWriter: writes lines to a pipe, socket or terminal without waiting for a reader that has stopped."""
+"""NonblockingWriter: writes lines without waiting for a reader that has stopped, or for room on a full disk."""
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -18,6 +19,8 @@ PATIENCE_SECONDS: Final = 0.2
 """How long, in total, to wait for a slow reader, so that no line of a burst is dropped."""
 RENEWAL_SECONDS: Final = 10.0
 """How long after the last wait a reader has the full PATIENCE_SECONDS again."""
+_LATER: Final = (errno.EAGAIN, errno.ENOSPC, errno.EDQUOT)
+"""Another process was faster, or the disk is full: it is tried again with the next line."""
 
 
 class NonblockingWriter:
@@ -33,19 +36,21 @@ class NonblockingWriter:
 
     @classmethod
     def on(cls, stream: TextIO) -> NonblockingWriter | None:
-        """Make a writer for a stream; None for a regular file, which has no slow reader, or without a descriptor."""
+        """Make a writer for a stream; None without a descriptor."""
         try:
             descriptor = stream.fileno()
         except (OSError, ValueError):
             return None
         mode = os.fstat(descriptor).st_mode
-        if stat.S_ISREG(mode):
-            return None
         if stat.S_ISSOCK(mode):
             connection = socket.socket(fileno=os.dup(descriptor))
             return cls(connection.fileno(), lambda data: connection.send(data, socket.MSG_DONTWAIT), connection.close)
+        if stat.S_ISREG(mode):  # all who write there share the position
+            own = os.dup(descriptor)
+            return cls(own, lambda data: os.write(own, data), lambda: os.close(own))
         own = _own_description(descriptor)
-        return cls(own, lambda data: os.write(own, data), lambda: os.close(own))
+        # A writable pipe accepts this many bytes without waiting.
+        return cls(own, lambda data: os.write(own, data[: select.PIPE_BUF]), lambda: os.close(own))
 
     def write(self, line: bytes) -> bool:
         """Whether the line, or a part of it, is written; its rest is written before the next line."""
@@ -66,12 +71,13 @@ class NonblockingWriter:
             self._close()
 
     def _unsent(self, data: bytes) -> bytes:
-        """Write `data`; returns what is left of it because the reader has stopped."""
+        """Write `data`; returns what is left of it because the reader has stopped, or the disk is full."""
         while data and self._writable():
             try:
-                # A writable pipe accepts this many bytes without waiting.
-                data = data[self._send(data[: select.PIPE_BUF]) :]
-            except BlockingIOError:  # another process was faster
+                data = data[self._send(data) :]
+            except OSError as error:
+                if error.errno not in _LATER:
+                    raise
                 break
         return data
 

@@ -43,7 +43,10 @@ class StorageServer:
             self._process.wait()
         LOGGER.info("Scheduler: no object storage server at %s, starting one", self.address)
         command = [sys.executable, *words_of("scaler_storage"), str(self.address), "--parent-pid", str(os.getpid())]
-        self._process = subprocess.Popen([*command, *_arguments(self._options)], stdin=subprocess.DEVNULL)
+        # Ctrl-C in a terminal is for the scheduler: ours would be the server's second signal, and leave its files.
+        self._process = subprocess.Popen(
+            [*command, *_arguments(self._options)], stdin=subprocess.DEVNULL, start_new_session=True
+        )
 
     async def keep(self) -> None:
         """Start the server whenever none is running, until cancelled; returns at once if the options name a server."""
