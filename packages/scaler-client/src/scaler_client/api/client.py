@@ -148,7 +148,8 @@ class Client:
                 `profiling=True` is ignored, for older programs, unless the function takes it.
 
         Raises:
-            TypeError: the function does not accept these arguments, or something cannot be serialized.
+            TypeError: the function does not accept these arguments, or something cannot be serialized: then it may also
+                be `pickle.PicklingError`, or what a `__reduce__` raises.
             SubmitLimitError: there is no room, and this is a client with `block=False`.
             ClientQuitError: the client is disconnected.
 
@@ -359,7 +360,7 @@ class Client:
         Raises:
             StorageLostError: the object is above 16 KiB, and the object storage server is unreachable.
             StorageFullError: the object storage server has no room for it.
-            ValueError, TypeError: the name is invalid, or the object cannot be serialized.
+            ValueError, TypeError: the name is invalid, or the object cannot be serialized, as in `submit`.
             ClientQuitError: the client is disconnected.
 
         >>> table = client.send_object({"one": 1})

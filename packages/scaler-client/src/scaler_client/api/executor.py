@@ -40,7 +40,8 @@ class ClientExecutor(concurrent.futures.Executor):
 
         Raises:
             RuntimeError: the executor is shut down.
-            TypeError: the function does not accept these arguments, or something cannot be serialized.
+            TypeError: the function does not accept these arguments, or something cannot be serialized: then it may also
+                be `pickle.PicklingError`, or what a `__reduce__` raises.
             ClientQuitError: the client is disconnected.
 
         >>> client.executor().submit(pow, 2, 10).result()
