@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -329,9 +330,7 @@ class StorageEngine:
         if hello.session:
             state.ended.pop(hello.session, None)
             state.orphans.pop(hello.session, None)
-            entry = state.sessions.setdefault(hello.session, SessionObjects())
-            entry.owners.add(peer)
-            entry.key, entry.holder = hello.session_key, self._key_of(peer)
+            state.own(hello.session, peer, hello.session_key, self._key_of(peer))
         if old is not None and old.session != hello.session:
             self._disown(peer, old, "its client began another session")
 
@@ -420,6 +419,10 @@ class StorageEngine:
         writing = [upload.segment for upload in state.uploads.values()]
         state.queue.check()
         state.dropped.check()
+        objects_of = Counter[bytes]()
+        for entry in state.sessions.values():
+            objects_of[entry.account] += len(entry.objects)
+        state.budgets.check(objects_of)
         state.pager.check([record for record in state.objects.values() if not record.host], pinned, writing)
         self._remote.check()
         listed = {(name, session) for session, entry in state.sessions.items() for name in entry.objects}

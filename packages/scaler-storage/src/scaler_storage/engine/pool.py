@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from scaler_protocol.errors import StorageFullError
+from scaler_storage.engine.object_budgets import RECORD_BYTES
 from scaler_storage.engine.segments import Segment, Segments
 
-OVERHEAD_BYTES = 1024
+OVERHEAD_BYTES = RECORD_BYTES
 """Bytes an object is charged beside its content, so that many empty objects reach the limit, too."""
 RECYCLE_SECONDS = 30.0
 _RECYCLABLE_SHARE = 4

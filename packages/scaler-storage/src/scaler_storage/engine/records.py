@@ -73,6 +73,8 @@ class SessionObjects:
     """Whether it outlives its last owner, because others may come. Only the scheduler can say so."""
     holder: bytes = b""
     """The key that its last owner has proved; empty without keys, or before the first owner."""
+    account: bytes = b""
+    """Whose objects its objects count as: the holder's; without keys its own, and before the first owner nobody's."""
     objects: set[bytes] = field(default_factory=set)
 
 

@@ -12,6 +12,7 @@ from scaler_protocol.handshake import Role
 from scaler_protocol.messages import Message
 from scaler_protocol.storage import GetObject, MapObject, ObjectMapped, ObjectPart
 from scaler_storage.engine.dropped_copies import DroppedCopies
+from scaler_storage.engine.object_budgets import ObjectBudgets
 from scaler_storage.engine.pager import Pager
 from scaler_storage.engine.records import ObjectRecord, PeerRecord, RoomEvent, SessionObjects, UploadRecord
 from scaler_storage.engine.room_queue import RoomQueue
@@ -40,6 +41,7 @@ class StorageState:
         self.queue = RoomQueue()
         """Requests that wait for room."""
         self.dropped = DroppedCopies()
+        self.budgets = ObjectBudgets(memory_limit)
         self.replica_servers: dict[bytes, dict[bytes, None]] = {}
         """By remote host: the agents that serve its objects."""
         self.drops: dict[bytes, list[tuple[bytes, int, int, int]]] = {}
@@ -102,6 +104,22 @@ class StorageState:
             raise ObjectRefusedError(f"session {session} has ended")
         return session
 
+    def require_record(self, session: int) -> None:
+        """Raise StorageFullError if the session may have no further object."""
+        entry = self.sessions.get(session)
+        account = entry.account if entry is not None else b""
+        while self.deleted and self.budgets.is_full(account):
+            self.free(next(iter(self.deleted)))
+        self.budgets.require(account)
+
+    def own(self, session: int, peer: bytes, secret: bytes, key: bytes) -> None:
+        """A peer that has proved `key` owns a session, with the secret that all its owners present."""
+        entry = self.sessions.setdefault(session, SessionObjects())
+        self.budgets.add(entry.account, -len(entry.objects))
+        entry.owners.add(peer)
+        entry.key, entry.holder, entry.account = secret, key, key or session.to_bytes(4, "big")
+        self.budgets.add(entry.account, len(entry.objects))
+
     def find(self, name: bytes) -> ObjectRecord | None:
         """Return a readable object, or None if it is unknown or its host is out of reach."""
         record = self.objects.get(name) if name not in self.deleted else None
@@ -158,6 +176,7 @@ class StorageState:
             self.unset_remote(name, record, drop=True)
         entry = self.sessions[record.session]
         entry.objects.discard(name)
+        self.budgets.add(entry.account, -1)
         if not entry.objects and not entry.owners:
             self.forget_session(record.session)
         self.pager.drop(record, self.now)

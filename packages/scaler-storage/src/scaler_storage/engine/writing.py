@@ -120,6 +120,7 @@ class Writing:
             return 0
         stored = state.objects.get(name)
         if stored is None:
+            state.require_record(session)
             record = ObjectRecord(session, event.size, None, in_memory=False)
             state.set_remote(record, event.host, event.version)
             self._add(name, record)
@@ -210,6 +211,8 @@ class Writing:
     ) -> UploadRecord | None:
         """Reserve room for the whole object, so that each upload can be finished; queue for room and return None."""
         try:
+            if event.object not in self._state.objects:
+                self._state.require_record(session)
             segment = self._state.room(peer, event, event.size)
         except StorageFullError as full:
             raise StorageFullError(f"object {event.object.hex()}: {full}") from full
@@ -259,6 +262,7 @@ class Writing:
         state.objects[name] = stored
         entry = state.sessions.setdefault(session, SessionObjects())
         entry.objects.add(name)
+        state.budgets.add(entry.account, 1)
         state.dropped.needed_again(session, name)
         if not entry.owners:
             self.orphan(session)
