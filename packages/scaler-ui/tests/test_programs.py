@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 
@@ -66,4 +68,31 @@ def test_a_signal_during_an_import_ends_a_program_silently(program: str, module:
     entry = script(program)
     words = [sys.executable, "-c", INTERRUPTED, module, str(number), entry, NOWHERE, *MORE.get(program, ())]
     done = subprocess.run(words, capture_output=True, encoding="utf-8", timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+SWALLOWED = """
+import signal, sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "nicegui":
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except SystemExit:
+                pass
+
+sys.meta_path.insert(0, Finder())
+from scaler_ui.programs import ui
+sys.exit(ui())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere SIGTERM ends a program at once")
+def test_a_signal_that_an_import_has_swallowed_ends_the_pages(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(SWALLOWED, "utf-8")
+    environment = {name: text for name, text in os.environ.items() if "PYTEST" not in name}  # for NiceGUI
+    words = [sys.executable, str(program), NOWHERE, *MORE["scaler_ui"]]
+    done = subprocess.run(words, capture_output=True, encoding="utf-8", timeout=60, env=environment)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -72,6 +72,12 @@ def _on_early_signal(number: int, frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
+def end_if_told() -> None:
+    """Raise SystemExit(0) if a stop signal has come: a library that was being imported may have swallowed the first."""
+    if _received:
+        raise SystemExit(0)
+
+
 def hold_signals() -> None:
     """If early signals are caught: from now on record the first signal, until `terminate_on_signals` finds it."""
     for number in STOP_SIGNALS:

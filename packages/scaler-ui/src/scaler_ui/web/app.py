@@ -6,6 +6,7 @@ import logging
 import secrets
 import socket
 import ssl
+import sys
 from pathlib import Path
 
 from scaler_io.security.keyring import SUBSCRIBER_KEYS
@@ -189,6 +190,10 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
     scheme = "https" if options.tls_cert is not None else "http"
     shown = f"{scheme}://{host}:{options.port}/" + (f"?token={token}" if token else "")
     app.on_startup(lambda: print(f"scaler_ui: open {shown}", flush=True))
+    if sys.platform == "linux":
+        from scaler_io.service.process import end_if_told
+
+        end_if_told()
     ui.run(
         host=options.host,
         port=options.port,
