@@ -135,8 +135,8 @@ def test_defaults_are_those_that_programs_rely_on() -> None:
     [
         ("submit", "fn args kwargs"),
         ("submit_verbose", "fn args kwargs capabilities reserialize priority retries task_timeout_seconds"),
-        ("map", "fn iterables capabilities reserialize priority retries task_timeout_seconds"),
-        ("starmap", "fn iterable capabilities reserialize priority retries task_timeout_seconds"),
+        ("map", "fn iterables capabilities reserialize priority retries task_timeout_seconds speculate"),
+        ("starmap", "fn iterable capabilities reserialize priority retries task_timeout_seconds speculate"),
         ("get", "graph keys block capabilities"),
         ("send_object", "obj name"),
         ("clear", ""),

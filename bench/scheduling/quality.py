@@ -193,6 +193,14 @@ def slow_half(seconds: float, count: int) -> str:
     return batch([seconds] * count, [1.0, 4.0] * (HOSTS // 2))
 
 
+def slow_host(*, speculate: bool) -> str:
+    """Seconds for 5,000 tasks of 1 s that take 10 s on one of the hosts; without that host ideal are 4 s."""
+    world = cluster(slowness=[10.0])
+    submitted = world.now
+    world.client.submit(*[Plan(1.0)] * 5_000, group=Group(FUNCTION, speculate=speculate))
+    return f"{makespan(world, submitted):.1f} s"
+
+
 CASES: dict[str, tuple[str, Callable[[], str]]] = {
     "log-normal, 10,000 tasks": ("1.03", lambda: batch(log_normal(10_000))),
     "log-normal up to 2 s, 10,000 tasks": ("1.05", lambda: batch(log_normal(10_000, 2.0))),
@@ -208,6 +216,8 @@ CASES: dict[str, tuple[str, Callable[[], str]]] = {
     "half of the hosts slow, 1 ms, 100,000 tasks": ("1.15", lambda: slow_half(0.001, 100_000)),
     "half of the hosts slow, 10 ms, 50,000 tasks": ("1.05", lambda: slow_half(0.01, 50_000)),
     "half of the hosts slow, 100 ms, 20,000 tasks": ("1.02", lambda: slow_half(0.1, 20_000)),
+    "one host ten times slower, 5,000 tasks of 1 s": ("10.5 s", lambda: slow_host(speculate=False)),
+    "one host ten times slower, 5,000 tasks of 1 s, speculate": ("4.5 s", lambda: slow_host(speculate=True)),
     "two hosts join": ("5.3 s", hosts_that_join),
     "one task beside a flood": ("12 ms", lambda: single_tasks(0)),
     "one task beside a flood, priority 5": ("5 ms", lambda: single_tasks(5)),

@@ -6,11 +6,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from scaler_protocol.messages import Status
+from scaler_protocol.messages import Group, Status
 from world.callers import WorldClient, WorldFuture
 from world.cluster import CONFIG, World
 from world.hosts import SimulatedHost
-from world.plans import Plan
+from world.plans import FUNCTION, Plan
 
 EXAMPLES = 50
 STEPS = 30
@@ -91,9 +91,14 @@ class AnyFaults(RuleBasedStateMachine):
 
     # --- work ---------------------------------------------------------------------------------------------------
 
-    @rule(who=chosen, plans=st.lists(some_plan, min_size=1, max_size=3), repeat=st.sampled_from([1, 1, 10]))
-    def submit(self, who: int, plans: list[Plan], repeat: int) -> None:
-        self.some_client(who).submit(*plans * repeat)
+    @rule(
+        who=chosen,
+        plans=st.lists(some_plan, min_size=1, max_size=3),
+        repeat=st.sampled_from([1, 1, 10]),
+        speculate=st.booleans(),
+    )
+    def submit(self, who: int, plans: list[Plan], repeat: int, speculate: bool) -> None:
+        self.some_client(who).submit(*plans * repeat, group=Group(FUNCTION, speculate=speculate))
 
     @rule(who=chosen, plan=plain(0.0001, 0.005, 0.05), count=st.integers(1, 60))
     def map(self, who: int, plan: Plan, count: int) -> None:

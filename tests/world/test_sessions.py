@@ -9,11 +9,11 @@ import pytest
 from scaler_client.core.events import SessionRequested, TaskLabelled
 from scaler_protocol.errors import HandshakeRefusedError, ResultDroppedError, SessionInUseError
 from scaler_protocol.ids import session_key
-from scaler_protocol.messages import Status
+from scaler_protocol.messages import Group, Status
 from scaler_protocol.sessions import ConfirmTasks, EndSession, KeepSession, ListTasks
 from world.callers import WorldClient, WorldFuture
 from world.cluster import CONFIG, World, plans
-from world.plans import Plan
+from world.plans import FUNCTION, Plan
 
 NAME = "nightly-run"
 
@@ -64,6 +64,21 @@ def test_all_tasks_of_a_client_that_is_gone_end_once_and_are_read_by_the_next(se
     world.finish()
     world.check_as_expected(more)
     assert not {future.task_id for future in more} & {future.task_id for future in futures}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_task_has_two_runs_when_its_client_is_killed(restarts: bool) -> None:
+    world, first = world_with(journal=restarts)
+    world.host.slowness = 20.0
+    futures = first.submit(*plans(20, 0.5), group=Group(FUNCTION, speculate=True))
+    world.until(lambda: len(world.history) > len(futures))
+    first.kill()
+    if restarts:
+        world.restart_scheduler()
+    world.run(1.0)
+    _, again = come_back(world, futures)
+    world.finish()
+    world.check_as_expected(again)
 
 
 def test_what_runs_is_read_when_it_ends_and_what_failed_fails() -> None:

@@ -114,14 +114,14 @@ def test_submit_takes_anything_and_fails_alone(client: Client, fn: Any, argument
 
 
 @few(40)
-@given(options=some_of(*OPTION_NAMES, "progress"), rows=ANYTHING)
+@given(options=some_of(*OPTION_NAMES, "speculate", "progress"), rows=ANYTHING)
 def test_map_takes_anything_and_fails_alone(client: Client, options: Any, rows: Any) -> None:
     fails_alone(client, lambda: client.map(double, rows, **options))
     fails_alone(client, lambda: client.map(double, [1, 2], **options), *options, "capabilit")
 
 
 @few(40)
-@given(options=OPTIONS, rows=ANYTHING)
+@given(options=some_of(*OPTION_NAMES, "speculate"), rows=ANYTHING)
 def test_starmap_takes_anything_and_fails_alone(client: Client, options: Any, rows: Any) -> None:
     fails_alone(client, lambda: client.starmap(double, rows, **options))
     fails_alone(client, lambda: client.starmap(double, [(1,), (2,)], **options), *options, "capabilit")

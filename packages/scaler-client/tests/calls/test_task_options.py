@@ -39,8 +39,14 @@ def test_what_is_wrong_is_named(given: dict[str, Any], told: str) -> None:
 
 def test_numbers_of_other_libraries_are_as_good() -> None:
     options = TaskOptions.of({"gpu": np.int64(1)}, False, np.int64(3), np.uint8(2), np.float32(0.5))
-    assert options == TaskOptions((("gpu", 1),), False, 3, 2, 0.5)
+    assert options == TaskOptions((("gpu", 1),), False, 3, 2, 0.5, False)
     assert [type(value) for value in (options.priority, options.retries, options.timeout_seconds)] == [int, int, float]
+
+
+def test_speculate_is_true_or_false() -> None:
+    with pytest.raises(TypeError, match="speculate"):
+        TaskOptions.of(None, False, 0, 0, None, np.zeros(2))  # type: ignore[arg-type]
+    assert TaskOptions.of(None, False, 0, 0, None, True).speculate
 
 
 @given(priority=ANYTHING, retries=ANYTHING, timeout=ANYTHING)

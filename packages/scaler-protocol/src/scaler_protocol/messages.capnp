@@ -14,6 +14,7 @@ struct Group {
   serializer @7 :Data;        # function id of the serializer class; empty for the default
   streamOutput @8 :UInt8;     # 0 no, 1 yes, 2 with a prefix of task and worker per line
   depth @9 :UInt16;           # 0 for a client's own tasks, one more per nested submit
+  speculate @10 :Bool;        # whether a run that takes too long may be given a second one beside it
 }
 
 struct Hello {

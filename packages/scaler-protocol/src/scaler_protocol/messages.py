@@ -85,6 +85,7 @@ class Group:
     serializer: bytes = b""
     stream_output: int = 0
     depth: int = 0
+    speculate: bool = False
 
 
 # --- tasks ----------------------------------------------------------------------------------------------------------

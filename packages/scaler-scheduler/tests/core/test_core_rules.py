@@ -74,11 +74,18 @@ class AnyOrder(RuleBasedStateMachine):
             self.collect()
 
     @precondition(lambda self: self.joined)
-    @rule(data=st.data(), count=st.integers(1, 20), gpu=st.booleans(), priority=st.integers(0, 2))
-    def submit(self, data: st.DataObject, count: int, gpu: bool, priority: int) -> None:
+    @rule(
+        data=st.data(),
+        count=st.integers(1, 20),
+        gpu=st.booleans(),
+        priority=st.integers(0, 2),
+        speculate=st.booleans(),
+        retries=st.integers(0, 1),
+    )
+    def submit(self, data: st.DataObject, count: int, gpu: bool, priority: int, speculate: bool, retries: int) -> None:
         client = data.draw(st.sampled_from(sorted(self.joined)))
         extra: dict[str, Any] = {"capability_names": ("gpu",), "capability_values": (-1,)} if gpu else {}
-        for task in self.driver.submit(client, count, priority=priority, **extra):
+        for task in self.driver.submit(client, count, priority=priority, speculate=speculate, retries=retries, **extra):
             self.wanted[task] = client
         self.collect()
 

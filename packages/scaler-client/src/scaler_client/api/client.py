@@ -210,6 +210,7 @@ class Client:
         priority: int = 0,
         retries: int = 0,
         task_timeout_seconds: float | None = None,
+        speculate: bool = False,
         progress: bool = False,
     ) -> list[T]:
         """Wait for the results of the builtin `map(fn, *iterables)`, as a list in order.
@@ -225,6 +226,8 @@ class Client:
             priority: higher is more urgent.
             retries: how often to run a call again after an exception of its code.
             task_timeout_seconds: seconds from the start of a run; None for the default of the cluster.
+            speculate: whether a call that takes far longer than the others is run a second time, on an idle worker of
+                another host; the first outcome counts. For functions without side effects.
             progress: whether to show a progress bar on standard error; needs tqdm.
 
         Raises:
@@ -237,7 +240,7 @@ class Client:
         """
         if not iterables:
             raise TypeError("map() takes a function and at least one iterable")
-        options = TaskOptions.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
+        options = TaskOptions.of(capabilities, reserialize, priority, retries, task_timeout_seconds, speculate)
         progress = flag("progress", progress)
         callee = self._calls.find(fn, options.reserialize)
         columns = [items(f"iterable {at} of map()", column) for at, column in enumerate(iterables, 1)]
@@ -258,6 +261,7 @@ class Client:
         priority: int = 0,
         retries: int = 0,
         task_timeout_seconds: float | None = None,
+        speculate: bool = False,
     ) -> list[T]:
         """Wait for the results of `itertools.starmap(fn, iterable)`, as a list in order.
 
@@ -271,6 +275,8 @@ class Client:
             priority: higher is more urgent.
             retries: how often to run a call again after an exception of its code.
             task_timeout_seconds: seconds from the start of a run; None for the default of the cluster.
+            speculate: whether a call that takes far longer than the others is run a second time, on an idle worker of
+                another host; the first outcome counts. For functions without side effects.
 
         Raises:
             CapabilityError, ValueError, TypeError: an option or a call is invalid.
@@ -279,7 +285,7 @@ class Client:
         >>> client.starmap(pow, [(2, 3), (3, 2)])
         [8, 9]
         """
-        options = TaskOptions.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
+        options = TaskOptions.of(capabilities, reserialize, priority, retries, task_timeout_seconds, speculate)
         arguments, prefetchable = rows("starmap()", iterable), can_prefetch((iterable,)) and can_prefetch(iterable)
         calls = self._calls
         return calls.run(calls.find(fn, options.reserialize), arguments, options, prefetchable=prefetchable)

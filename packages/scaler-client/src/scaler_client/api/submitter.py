@@ -137,6 +137,7 @@ class CallSubmitter:
             priority=options.priority,
             retries=options.retries,
             timeout_seconds=options.timeout_seconds,
+            speculate=options.speculate,
         )
 
     def send(

@@ -325,10 +325,11 @@ class Callees:
         priority: int = 0,
         retries: int = 0,
         timeout_seconds: float = 0.0,
+        speculate: bool = False,
     ) -> CallGroup:
         """The group of calls with these options; equal options give the same group."""
         body, serializer = callee.body, self._writer.serializer
-        key = (body.id, self.parent, capabilities, priority, retries, timeout_seconds)
+        key = (body.id, self.parent, capabilities, priority, retries, timeout_seconds, speculate)
         if key in self._groups:
             return self._groups[key]
         if len(self._groups) >= _GROUPS_KEPT:
@@ -343,6 +344,7 @@ class Callees:
             encoding=self._writer.encoding,
             serializer=serializer.id if serializer else b"",
             stream_output=self._stream_output,
+            speculate=speculate,
         )
         bodies = (body, serializer) if serializer else (body,)
         group = CallGroup(wire, bodies, self._writer.load, self._writer.dump, self.parent)

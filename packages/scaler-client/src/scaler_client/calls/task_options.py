@@ -20,10 +20,17 @@ class TaskOptions:
     priority: int
     retries: int
     timeout_seconds: float
+    speculate: bool = False
 
     @classmethod
     def of(
-        cls, given: Mapping[str, int] | None, reserialize: bool, priority: int, retries: int, timeout: float | None
+        cls,
+        given: Mapping[str, int] | None,
+        reserialize: bool,
+        priority: int,
+        retries: int,
+        timeout: float | None,
+        speculate: bool = False,
     ) -> TaskOptions:
         """From the parameters of `submit_verbose` and `map`; raises CapabilityError, ValueError, TypeError."""
         check("priority", priority, PRIORITY)
@@ -31,4 +38,5 @@ class TaskOptions:
         if timeout is not None:
             check_positive_seconds("task_timeout_seconds", timeout, ", or None for the default of the cluster")
         anew = flag("reserialize", reserialize)
-        return cls(canonical(given), anew, int(priority), int(retries), float(timeout or 0.0))
+        twice = flag("speculate", speculate)
+        return cls(canonical(given), anew, int(priority), int(retries), float(timeout or 0.0), twice)

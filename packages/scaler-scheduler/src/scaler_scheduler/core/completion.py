@@ -18,9 +18,9 @@ from scaler_scheduler.core.dependencies import Dependencies
 from scaler_scheduler.core.records import (
     ASSIGNED,
     DONE,
-    GIVEN_UP_RUNS,
     GONE,
     HELD,
+    SECOND,
     WAITING,
     AgentRecord,
     KeptOutcome,
@@ -28,12 +28,14 @@ from scaler_scheduler.core.records import (
     Outcome,
     OutcomeBatch,
     SessionRecord,
+    TaskExtra,
     TaskRecord,
 )
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.reports import plain_owner, profile_of, take_runs
+from scaler_scheduler.core.speculation import Speculation
 from scaler_scheduler.core.state import SchedulerState
-from scaler_scheduler.core.suspects import NOBODY, blame
+from scaler_scheduler.core.suspects import NOBODY, Blame, blame
 
 RELEASE_SECONDS = 0.05
 """Releases, and Ended for watching sessions, are collected for this long."""
@@ -48,6 +50,7 @@ class Completion:
         self._state = state
         self._recovery = recovery
         self.dependencies = Dependencies(state, self._release, self.end_children)
+        self.speculation = Speculation(state, self.end_children)
         self._batches: dict[tuple[bytes, str], OutcomeBatch] = {}
         self._release_at: float | None = None
         self._unclaimed: dict[SessionRecord, list[int]] = {}
@@ -65,6 +68,8 @@ class Completion:
         agent.window = min(agent.window + len(records), agent.workers * agent.queue_size)
         agent.progressed = True
         self._sample_durations(records, report)
+        if self.speculation.groups:
+            self.speculation.measured(records, report)
         owner = plain_owner(records, report)
         if owner is not None and owner.named is None:
             self._forward(agent, cast(list[TaskRecord], records), report, owner)
@@ -140,6 +145,8 @@ class Completion:
         if status == Status.LOST and self._state.event_log.listening:
             text = f"a run was lost: {restore(report.results[position])}"
             self._state.event_log.add_text(logging.WARNING, text, task)
+        if record is not None and record.state == SECOND:
+            record = self._second_ended(record, status, now)
         if record is None:
             run = report.runs[position]
             if self._recovery.keeps(agent, task, run, status):
@@ -161,6 +168,15 @@ class Completion:
             status, payload = Status.FAILED, self._lost_too_often(record, payload)
         profile = profile_of(report, position)
         self.end(record, status, payload, now, stored=stored, profile=profile, agent_name=report.agent)
+
+    def _second_ended(self, second: TaskRecord, status: int, now: float) -> TaskRecord:
+        """Returns the task if this is its outcome; otherwise the second run, which is not wanted any more."""
+        if status > Status.RAISED:
+            self.speculation.over(second, now)
+            return second
+        task = self.speculation.won(second, now)
+        self.take_back(task)
+        return task
 
     def _claim_late(self, agent: AgentRecord, task: int, run: int, status: int) -> TaskRecord | None:
         """The task of a run that was given up as lost, if this outcome counts for it: it has no other outcome yet."""
@@ -211,7 +227,10 @@ class Completion:
         if again:
             self.end_children(record, now)
             if record.state == ASSIGNED:
-                self._state.queue([record], now, first=True)
+                if status == Status.RAISED:
+                    self.speculation.stop(record, now)
+                if not self.speculation.take_over(record, now):
+                    self._state.queue([record], now, first=True)
             if self._state.recorder is not None:
                 self._state.recorder.attempts(record)
         return again
@@ -293,6 +312,8 @@ class Completion:
                 self.tell(session, record.id, ended)
         if self._state.recorder is not None:
             self._state.recorder.ended(record, outcome, profile, agent_name)
+        if record.group.run_times is not None:
+            self.speculation.ended(record, now)
         if extra is not None:
             extra.missing_inputs = 0
             self.end_children(record, now)
@@ -350,9 +371,27 @@ class Completion:
             record = agent.runs.get(run)
             if record is not None:
                 self._state.leave_agent(record)
-                if record.state == ASSIGNED:
+                if record.state == SECOND:
+                    self.speculation.over(record, now)
+                elif record.state == ASSIGNED:
                     record.state = HELD
                     self.fail(record, error, now)
+
+    def returned(self, agent: AgentRecord, runs: Iterable[int], now: float) -> list[TaskRecord]:
+        """An agent has returned runs; returns the tasks that must be queued again."""
+        back: list[TaskRecord] = []
+        for run in runs:
+            record = agent.runs.get(run)
+            if record is None:
+                continue
+            self._state.leave_agent(record)
+            if record.state in (ASSIGNED, SECOND):
+                record.group.lane.session.account(-record.cost)
+            if record.state == SECOND:
+                self.speculation.over(record, now)
+            elif record.state == ASSIGNED and not self.speculation.take_over(record, now):
+                back.append(record)
+        return back
 
     def supply(
         self, dependent: TaskRecord, need: int, status: int, payload: bytes, now: float, *, stored: bool = False
@@ -384,32 +423,19 @@ class Completion:
         agent.blocked.clear()
         again = []
         for record in records:
+            if record.state == SECOND:
+                self.speculation.over(record, now, lost=True)
             if record.state != ASSIGNED:
                 continue
             self.end_children(record, now)
             if record.state != ASSIGNED:  # a faulty peer may have named the task as its own parent
                 continue
             extra = record.more()
-            charged_before = extra.lost_runs, extra.shared_losses, extra.earlier_runs
-            extra.given_up = (*extra.given_up[1 - GIVEN_UP_RUNS :], (record.run, agent.peer))
-            self._state.event_log.lost_runs += record.run in blamed.running
-            if record.run in on_workers:
-                extra.earlier_runs += 1
-                extra.counted = record.run
-            if record.run in blamed.charged:
-                extra.lost_runs += 1
-                extra.charged, extra.suspect = record.run, True
-            elif record.run in blamed.suspected:
-                extra.shared_losses += record.run in blamed.running
-                extra.suspect = True
-            if self._state.recorder is not None and charged_before != (
-                extra.lost_runs,
-                extra.shared_losses,
-                extra.earlier_runs,
-            ):
-                self._state.recorder.attempts(record)
+            extra.give_up(record.run, agent)
+            self._count_lost(record, extra, blamed, on_workers)
             if extra.lost_runs < self._state.config.lost_run_limit:
-                again.append(record)
+                if not self.speculation.take_over(record, now):
+                    again.append(record)
                 continue
             record.state = HELD
             error = WorkerDiedError(
@@ -419,6 +445,26 @@ class Completion:
             )
             self.fail(record, error, now)
         self._state.queue(again, now, first=True)
+
+    def _count_lost(self, record: TaskRecord, extra: TaskExtra, blamed: Blame, on_workers: set[int]) -> None:
+        """Count a run that was lost with its agent."""
+        charged_before = extra.lost_runs, extra.shared_losses, extra.earlier_runs
+        self._state.event_log.lost_runs += record.run in blamed.running
+        if record.run in on_workers:
+            extra.earlier_runs += 1
+            extra.counted = record.run
+        if record.run in blamed.charged:
+            extra.lost_runs += 1
+            extra.charged, extra.suspect = record.run, True
+        elif record.run in blamed.suspected:
+            extra.shared_losses += record.run in blamed.running
+            extra.suspect = True
+        if self._state.recorder is not None and charged_before != (
+            extra.lost_runs,
+            extra.shared_losses,
+            extra.earlier_runs,
+        ):
+            self._state.recorder.attempts(record)
 
     def cancel_known(self, tasks: Iterable[int], now: float) -> None:
         """The owner does not want these tasks any more, ended or not; it is asked for those that other tasks need."""
@@ -447,6 +493,8 @@ class Completion:
     def _abandon(self, record: TaskRecord, now: float) -> list[TaskRecord]:
         """The owner does not want the task: forget it and its nested tasks; returns its dependents."""
         self._state.drop(record)
+        if record.group.run_times is not None:
+            self.speculation.ended(record, now)
         self.end_children(record, now)
         if record.extra is None:
             return []

@@ -184,10 +184,14 @@ class SchedulerCore:
         self._recovery.settle(now)
         self._peers.settle(now)
         self._completion.dependencies.queue_ready(now)
+        if self._completion.speculation.groups:
+            self._completion.speculation.limit(now)
         # A run that is not wanted must not begin because another one, which was sent after it, has ended.
         state.send_withdrawn()
         self._dispatch.assign()
         self._dispatch.rebalance(now)
+        if self._completion.speculation.groups:
+            self._dispatch.speculate(now)
         self._managers.settle(now)
         self._completion.post(now)
         if self._named_sessions:
@@ -199,6 +203,7 @@ class SchedulerCore:
         """The time at which `settle` must be called even if no event arrives; None if never."""
         times = [
             self._completion.due(),
+            self._completion.speculation.due() if self._completion.speculation.groups else None,
             self._dispatch.due(),
             self._recovery.due(),
             self._managers.due(),
@@ -349,14 +354,7 @@ class SchedulerCore:
     def _returned(self, peer: bytes, event: messages.Returned, now: float) -> None:
         agent = self._agent(peer)
         agent.recalling = False
-        back = []
-        for run in event.runs:
-            record = agent.runs.get(run)
-            if record is not None:
-                self.state.leave_agent(record)
-                if record.state == ASSIGNED:
-                    back.append(record)
-                    record.group.lane.session.account(-record.cost)
+        back = self._completion.returned(agent, event.runs, now)
         self.state.queue(back, now, first=True)
         for task in back:
             self.state.nested_lanes.pop(task.group.lane, None)  # another agent may take it
@@ -452,6 +450,7 @@ class SchedulerCore:
         """Assert the invariants; for tests."""
         self._managers.check()
         self._named_sessions.check()
+        self._completion.speculation.check()
         waiting = assigned = unfinished = 0
         for session in self.state.sessions.values():
             self._completion.dependencies.check(session)

@@ -277,7 +277,8 @@ class Dispatch:
 
     def _start(self, agent: AgentRecord, tasks: list[TaskRecord]) -> None:
         """Make a run of each task, and send them in messages of bounded size."""
-        if any(_undefined(agent, group) for group in {task.group for task in tasks}):
+        groups = {task.group for task in tasks}
+        if any(_undefined(agent, group) for group in groups):
             tasks = self._hold_undefined(agent, tasks)
         run, runs = self._state.next_run, agent.runs
         for task in tasks:
@@ -286,8 +287,17 @@ class Dispatch:
             run += 1
         self._state.next_run = run
         agent.progressed = True
+        for group in groups:
+            if group.run_times is not None:
+                self._completion.speculation.started(tasks, self._state.event_log.now)
+                break
         for part in _message_parts(tasks):
-            self._send_run(agent, part)
+            ids = [task.id for task in part]
+            if self._state.event_log.listening:
+                self._state.event_log.assigned(agent, part[0].run, ids)
+            if self._state.recorder is not None:
+                self._state.recorder.assigned(agent, part[0].run, ids)
+            self._send_run(agent, part, ids)
 
     def _hold_undefined(self, agent: AgentRecord, tasks: list[TaskRecord]) -> list[TaskRecord]:
         """Hold tasks with functions whose bytes neither the agent nor the scheduler has; returns the other tasks."""
@@ -314,18 +324,13 @@ class Dispatch:
             self._state.event_log.entered(HELD, held)
         return ready
 
-    def _send_run(self, agent: AgentRecord, tasks: list[TaskRecord]) -> None:
+    def _send_run(self, agent: AgentRecord, tasks: list[TaskRecord], ids: list[int]) -> None:
         """Send tasks with consecutive runs as one message, with the functions that the agent may not have."""
         groups: dict[GroupRecord, int] = {}
         for task in tasks:
             if task.group not in groups:
                 groups[task.group] = len(groups)
         functions = _functions_to_send(agent, groups)
-        ids = [task.id for task in tasks]
-        if self._state.event_log.listening:
-            self._state.event_log.assigned(agent, tasks[0].run, ids)
-        if self._state.recorder is not None:
-            self._state.recorder.assigned(agent, tasks[0].run, ids)
         if _names_released(agent, tasks):
             self._state.send_released(agent)
         self._state.send(
@@ -343,6 +348,17 @@ class Dispatch:
                 **(_extra_columns(tasks) if any(task.extra is not None for task in tasks) else {}),
             ),
         )
+
+    def speculate(self, now: float) -> None:
+        """Start second runs of late ones on idle workers; monitors and journals know the first ones only."""
+        for agent, second in self._completion.speculation.choose(now):
+            self._add_load(agent, [second])
+            second.run = self._state.next_run
+            self._state.next_run += 1
+            agent.runs[second.run] = second
+            agent.progressed = True
+            self._state.with_room[agent] = None
+            self._send_run(agent, [second], [second.id])
 
     def rebalance(self, now: float) -> None:
         """If no task waits and workers are idle, ask agents with queued work to return part of it."""

@@ -17,6 +17,7 @@ from scaler_scheduler.core.records import (
     ASSIGNED,
     GONE,
     HELD,
+    SECOND,
     WAITING,
     AgentRecord,
     GraphRecord,
@@ -24,6 +25,7 @@ from scaler_scheduler.core.records import (
     SessionRecord,
     TaskRecord,
 )
+from scaler_scheduler.core.run_times import RunTimes
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.requirements import Requirement
 
@@ -169,7 +171,7 @@ class Intake:
                 raise ProtocolError(f"session {number} is not connected")
             return Submitter(peer, session, self._state.find_run(event.parent))
         parent = agent.runs.get(event.parent)
-        if parent is None or parent.state != ASSIGNED:
+        if parent is None or parent.state not in (ASSIGNED, SECOND):
             return Submitter(peer, None, None)
         return Submitter(peer, self._state.nested(number, agent), parent)
 
@@ -214,7 +216,8 @@ class Intake:
                 lane,
                 functions.use(group.function),
                 functions.use(group.serializer) if group.serializer else None,
-                replace(group, capability_names=(), capability_values=(), depth=depth),
+                replace(group, capability_names=(), capability_values=(), depth=depth, speculate=False),
+                RunTimes() if group.speculate else None,
             )
             record.weight = GROUP_BYTES + sum(map(len, group.capability_names))
             session.task_bytes += record.weight

@@ -308,6 +308,10 @@ class TaskQueue:
         lane.listed = lane.listed and bool(lane.size)
         self._forget_if_unused(lane)
 
+    def has_tasks_for(self, worker_class: WorkerClass) -> bool:
+        """Whether a task waits that workers of this class could run."""
+        return bool(self.count) and self._classes[worker_class].next() is not None
+
     def take(self, worker_class: WorkerClass, limit: Callable[[LaneRecord], int]) -> list[TaskRecord]:
         """The next tasks for workers of this class, all of one lane, at most `limit(lane)`; empty if there are none.
 

@@ -10,6 +10,7 @@ from enum import IntEnum
 
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import AgentStatus, Encoding, Group, Status
+from scaler_scheduler.core.run_times import RunTimes
 from scaler_scheduler.requirements import Requirement, Runtime, WorkerClass
 
 LABELS_LIMIT = 10_000
@@ -29,6 +30,8 @@ class TaskState(IntEnum):
     """Its owner was sent the outcome; the agent keeps it until the owner releases it."""
     GONE = 4
     """Nobody wants it; entries that it still has in a lane or on an agent are skipped."""
+    SECOND = 5
+    """Not a task, but the second run of one that is ASSIGNED: see `scaler_scheduler.core.speculation`."""
 
 
 GIVEN_UP_RUNS = 8
@@ -38,7 +41,7 @@ SMOOTHING = 0.2
 """Weight of the newest duration in a function's running mean."""
 
 # Plain integers: an enum member costs a look-up and a comparison in Python wherever it is touched.
-WAITING, HELD, ASSIGNED, DONE, GONE = (int(state) for state in TaskState)
+WAITING, HELD, ASSIGNED, DONE, GONE, SECOND = (int(state) for state in TaskState)
 
 Outcome = tuple[int, bytes, bool]
 """Status, payload, and whether that is a reference."""
@@ -358,6 +361,8 @@ class GroupRecord:
     serializer: FunctionRecord | None
     for_agents: Group
     """As sent to agents: without requirements, which they meet, and with the depth that the scheduler computed."""
+    run_times: RunTimes | None = None
+    """Of groups that allow second runs."""
     weight: int = 0
     """About how many bytes it takes."""
     number: int = 0
@@ -437,6 +442,14 @@ class TaskExtra:
     """Whether the owner must release the outcome before it is forgotten."""
     outcome: Outcome | None = None
     """How it ended; kept as long as it has consumers."""
+    second: TaskRecord | None = None
+    """Its second run: see `scaler_scheduler.core.speculation`."""
+    lost_seconds: int = 0
+    """Second runs that ended without an outcome."""
+
+    def give_up(self, run: int, agent: AgentRecord) -> None:
+        """A run was lost with its agent, which may come back with it."""
+        self.given_up = (*self.given_up[1 - GIVEN_UP_RUNS :], (run, agent.peer))
 
     def results(self) -> Iterator[bytes]:
         """The payloads that are kept for this task and for those that need it."""

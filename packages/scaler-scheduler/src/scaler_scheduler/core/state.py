@@ -28,6 +28,7 @@ from scaler_scheduler.core.records import (
     ASSIGNED,
     GONE,
     HELD,
+    SECOND,
     WAITING,
     AgentRecord,
     GraphRecord,
@@ -133,7 +134,7 @@ class SchedulerState:
         """The task of this run, on any agent; None if the run is over."""
         for agent in self.agents.values():
             if (task := agent.runs.get(run)) is not None:
-                return task if task.state == ASSIGNED else None
+                return task if task.state in (ASSIGNED, SECOND) else None
         return None
 
     def queue(self, tasks: Sequence[TaskRecord], now: float, *, first: bool = False, soon: bool = False) -> None:

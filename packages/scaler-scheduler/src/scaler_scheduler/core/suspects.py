@@ -63,6 +63,11 @@ class Suspects:
         """A suspect need not run again."""
         self._waiting.pop(task, None)
 
+    def moved(self, agent: AgentRecord, task: TaskRecord) -> None:
+        """A suspect goes on as another run, which this agent has already."""
+        if not _has_suspect(agent):
+            agent.suspect, task.more().seen = task, 0.0
+
     def reported(self, agent: AgentRecord, now: float) -> None:
         """An agent has reported its runs: clear its suspect if that has passed its probation."""
         task = agent.suspect
