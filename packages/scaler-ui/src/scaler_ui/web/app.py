@@ -154,6 +154,13 @@ def _is_a_fault(record: logging.LogRecord) -> bool:
     return not (isinstance(error, RuntimeError) and str(error) == "No response returned.")
 
 
+def _page_address(options: WebOptions, token: str | None) -> str:
+    """The address that a reader opens."""
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    scheme = "https" if options.tls_cert is not None else "http"
+    return f"{scheme}://{host}:{options.port}/" + (f"?token={token}" if token else "")
+
+
 def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
     """Serve the pages. NiceGUI is imported here, because that takes seconds."""
     from nicegui import app, ui
@@ -186,10 +193,7 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
         app.timer(LOOK_SECONDS, actions.turn)
         app.on_shutdown(actions.close)
     Pages(listening, actions).add()
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    scheme = "https" if options.tls_cert is not None else "http"
-    shown = f"{scheme}://{host}:{options.port}/" + (f"?token={token}" if token else "")
-    app.on_startup(lambda: print(f"scaler_ui: open {shown}", flush=True))
+    app.on_startup(lambda: print(f"scaler_ui: open {_page_address(options, token)}", flush=True))
     if sys.platform == "linux":
         from scaler_io.service.process import end_if_told
 
