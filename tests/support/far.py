@@ -18,7 +18,8 @@ SCHEDULER, STORAGE = "tcp://10.77.0.1:2345", "tcp://10.77.0.1:2346"
 class Far:
     """A scheduler and its storage on `near`, a cluster on `far`, where the clients of the test are, too."""
 
-    def __init__(self, near: Host, far: Host, wire: Wire, folder: Path) -> None:
+    def __init__(self, near: Host, far: Host, wire: Wire, folder: Path, *storage_words: str) -> None:
+        self._storage_words = storage_words
         self.near, self.far, self.wire, self._folder = near, far, wire, folder
         self._started: list[tuple[str, subprocess.Popen[str]]] = []
         self.clusters: list[subprocess.Popen[str]] = []
@@ -29,7 +30,7 @@ class Far:
 
     def start_storage(self) -> subprocess.Popen[str]:
         """On the address that all know."""
-        return self._start(self.near, "storage", "-m", "scaler_storage", STORAGE, "--insecure")
+        return self._start(self.near, "storage", "-m", "scaler_storage", STORAGE, "--insecure", *self._storage_words)
 
     def add_cluster(self, workers: int, *words: str, on: Host | None = None) -> subprocess.Popen[str]:
         """Returns when its workers are ready."""

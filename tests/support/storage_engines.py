@@ -30,7 +30,13 @@ class EngineDriver:
     """An engine over segments in memory, which checks its invariants after each event, and a clock."""
 
     def __init__(
-        self, memory_limit: int, shared_bytes: int, *, spills: bool = False, spill_limit: int | None = None
+        self,
+        memory_limit: int,
+        shared_bytes: int,
+        *,
+        spills: bool = False,
+        spill_limit: int | None = None,
+        replicas: int = 1,
     ) -> None:
         self.now = 0.0
         self.logs: list[str] = []
@@ -47,6 +53,7 @@ class EngineDriver:
             spill_limit,
             key_of=lambda peer: self.keys.get(peer, b""),
             unacknowledged=self.unread.__getitem__,
+            replicas=replicas,
         )
 
     def admit(self, hello: Hello, *, resumed: bool = False) -> list[tuple[bytes, Message]]:

@@ -37,7 +37,7 @@ STORAGE = StorageStatus(
     objects=10, writing=2, sessions=1, peers=1, bytes=5000, memory_limit=8000, refused=3, writing_bytes=1000,
     pinned_bytes=70, recyclable_bytes=80, spilled=4, spilled_bytes=600, spilled_bytes_total=6000,
     loaded_bytes_total=5400, hits=30, misses=10, unknown=1, waiting=5, replicas=1, replica_bytes=900,
-    fetched_bytes_total=40,
+    fetched_bytes_total=40, copies=1, copy_bytes=800,
 )  # fmt: skip
 
 
@@ -76,13 +76,14 @@ def test_the_page_says_what_the_status_says() -> None:
         ("scaler_manager_workers", "grid/starting"): 3, ("scaler_manager_workers", "grid/draining"): 1,
         ("scaler_manager_maximum_workers", "grid"): -1, ("scaler_manager_pause_seconds", "grid"): 12.5,
         ("scaler_graph_nodes", "done"): 5, ("scaler_graph_nodes", "failed"): 2, ("scaler_graph_nodes", "cancelled"): 4,
-        ("scaler_graph_nodes", "assigned"): 3, ("scaler_graph_nodes", "waiting"): 16, ("scaler_objects", "memory"): 5,
+        ("scaler_graph_nodes", "assigned"): 3, ("scaler_graph_nodes", "waiting"): 16, ("scaler_objects", "memory"): 6,
         ("scaler_objects", "disk"): 4, ("scaler_objects", "writing"): 2, ("scaler_object_bytes", "memory"): 4000,
         ("scaler_objects", "remote"): 1, ("scaler_object_bytes", "remote"): 900,
         ("scaler_storage_fetched_bytes_total", ""): 40, ("scaler_object_bytes", "disk"): 600,
         ("scaler_object_bytes", "writing"): 1000,
         ("scaler_storage_memory_limit_bytes", ""): 8000, ("scaler_storage_mapped_bytes", ""): 70,
         ("scaler_storage_recyclable_bytes", ""): 80, ("scaler_storage_waiting_writes", ""): 5,
+        ("scaler_storage_copies", ""): 1, ("scaler_storage_copy_bytes", ""): 800,
         ("scaler_storage_spilled_bytes_total", ""): 6000, ("scaler_storage_loaded_bytes_total", ""): 5400,
         ("scaler_storage_refused_writes_total", ""): 3, ("scaler_storage_reads_total", "memory"): 30,
         ("scaler_storage_reads_total", "disk"): 10, ("scaler_storage_reads_total", "unknown"): 1,

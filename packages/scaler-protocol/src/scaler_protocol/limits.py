@@ -216,6 +216,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
     "ObjectMapped": {"object": ID, "segment": NAME},
     "RegisterReplicaServer": {"host": Bytes(16, 64)},
     "RegisterReplica": {"object": ID, "size": SIZE, "host": Bytes(16, 64)},
+    "CopyReplicas": {"objects": _IDS},
     "FetchReplica": {"object": ID, "size": SIZE},
     "DropReplicas": {"objects": _IDS, "sizes": _SIZES},
     "MonitorStatus": {

@@ -223,6 +223,7 @@ struct PutObject {
   offset @4 :UInt64;
   partsLengths @5 :List(UInt32);
   version @6 :UInt64;
+  keep @7 :Bool;
 }
 struct GetObject { request @0 :UInt64; object @1 :Data; offset @2 :UInt64; limit @3 :UInt32; }
 struct DeleteObjects { objects @0 :List(Data); session @1 :UInt32; }
@@ -261,7 +262,14 @@ struct RegisterReplica {
   version @4 :UInt64;
   host @5 :Data;
 }
-struct FetchReplica { object @0 :Data; session @1 :UInt32; size @2 :UInt64; version @3 :UInt64; }
+struct CopyReplicas { objects @0 :List(Data); }
+struct FetchReplica {
+  object @0 :Data;
+  session @1 :UInt32;
+  size @2 :UInt64;
+  version @3 :UInt64;
+  keep @4 :Bool;
+}
 struct DropReplicas {
   objects @0 :List(Data);
   sessions @1 :List(UInt32);
@@ -396,6 +404,8 @@ struct StorageStatus {
   replicaBytes @24 :UInt64;
   fetchedBytesTotal @25 :UInt64;
   biggestRemote @26 :List(Bool);
+  copies @27 :UInt64;
+  copyBytes @28 :UInt64;
 }
 
 struct Message {
@@ -465,5 +475,6 @@ struct Message {
     endSession @62 :EndSession;
     keepSession @63 :KeepSession;
     confirmTasks @64 :ConfirmTasks;
+    copyReplicas @65 :CopyReplicas;
   }
 }

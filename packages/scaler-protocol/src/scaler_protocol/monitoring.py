@@ -192,7 +192,8 @@ class StorageStatus:
     `bytes` is what the memory limit counts: complete objects in memory, objects being written, deleted ones that are
     still mapped. `recyclable_bytes` is memory kept for the next object. `hits` and `misses` are reads of objects in
     memory and on disk, `unknown` reads of objects that do not exist. `replicas` counts the objects that only other
-    `hosts` have, `fetched_bytes_total` the bytes that were fetched from them. The `biggest_…` columns describe the
+    `hosts` have, `fetched_bytes_total` the bytes that were fetched from them; `copies` and `copy_bytes` are what this
+    server has of them for the case that their host is lost. The `biggest_…` columns describe the
     biggest of the 20,000 newest objects, each named by a hash of its id, because the id grants read access.
     """
 
@@ -225,6 +226,8 @@ class StorageStatus:
     replicas: int = 0
     replica_bytes: int = 0
     fetched_bytes_total: int = 0
+    copies: int = 0
+    copy_bytes: int = 0
 
 
 MonitorMessage = MonitorStatus | TaskEvents | StorageStatus

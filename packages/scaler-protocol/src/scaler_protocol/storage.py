@@ -20,7 +20,8 @@ from scaler_protocol.payloads import NONE, Payloads
 class PutObject:
     """One part (see `scaler_protocol.objects`) of an object of `size` bytes, at `offset`; answered by ObjectStored.
 
-    `version` is that of a replica on the sender's host, else 0; the server refuses an unknown version.
+    `version` is that of a replica on the sender's host, else 0; the server refuses an unknown version. With `keep` the
+    host keeps the replica: the server has a further copy.
     """
 
     object: bytes
@@ -30,6 +31,7 @@ class PutObject:
     session: int = 0
     request: int = 0
     version: int = 0
+    keep: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +177,24 @@ class RegisterReplica:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyReplicas:
+    """Somebody has requested these results of 256 KiB or more: if they are on other hosts, they may be copied."""
+
+    objects: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class FetchReplica:
-    """A peer reads an object whose replica is on the receiver's host: the receiver puts it, with its version."""
+    """The receiver puts an object whose replica is on its host, with its version: a peer reads it.
+
+    With `keep` the server makes a further copy, and the host keeps the replica.
+    """
 
     object: bytes
     size: int
     session: int
     version: int
+    keep: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,5 +230,5 @@ class ObjectList:
 StorageMessage = (
     PutObject | GetObject | DeleteObjects | ObjectStored | ObjectPart
     | HostProof | AllocateObject | ObjectAllocated | SealObject | MapObject | ObjectMapped | UnpinObjects
-    | ListObjects | ObjectList | RegisterReplicaServer | RegisterReplica | FetchReplica | DropReplicas
+    | ListObjects | ObjectList | RegisterReplicaServer | RegisterReplica | CopyReplicas | FetchReplica | DropReplicas
 )  # fmt: skip

@@ -14,7 +14,7 @@ from scaler_protocol.messages import Done, Group, NeedInputs, NeedTasks, Reconci
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
 from scaler_protocol.sessions import ConfirmTasks, EndSession, KeepSession, LabelTask, ListTasks, TaskList
-from scaler_protocol.storage import DeleteObjects
+from scaler_protocol.storage import CopyReplicas, DeleteObjects
 from scaler_scheduler.core.state import SendToStorage
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ def welcome(driver: SchedulerDriver, name: bytes, key: bytes = KEY) -> Welcome |
 
 
 def to_storage(driver: SchedulerDriver) -> list[KeepSession | DeleteObjects]:
-    return [each.message for each in driver.others if isinstance(each, SendToStorage)]
+    messages = [each.message for each in driver.others if isinstance(each, SendToStorage)]
+    return [message for message in messages if not isinstance(message, CopyReplicas)]
 
 
 def finish(driver: SchedulerDriver, agent: bytes, tasks: list[int], stored: bytes = b"") -> None:

@@ -9,10 +9,11 @@ import pytest
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Cancel, Done, Functions, Group, NeedFunctions, Run, Status, Submit
-from scaler_protocol.objects import Reference
+from scaler_protocol.objects import SHARED_BYTES, Reference
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
-from scaler_protocol.storage import DeleteObjects
+from scaler_protocol.storage import CopyReplicas, DeleteObjects
+from scaler_scheduler.core.state import SendToStorage
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
@@ -56,6 +57,38 @@ def test_references_are_passed_on_as_such(driver: SchedulerDriver) -> None:
     done(driver, agent, task, run.first_run)
     (told,) = driver.take(client, Done)
     assert told.stored == (0,) and not driver.take(client, DeleteObjects)
+
+
+@pytest.mark.parametrize("status", [Status.VALUE, Status.RAISED])
+def test_storage_is_told_of_big_results_that_somebody_has_requested(driver: SchedulerDriver, status: int) -> None:
+    client, agent = driver.client(), driver.agent(workers=4)
+    big, small = Reference(NAME, SHARED_BYTES).pack(), Reference(OTHER, SHARED_BYTES - 1).pack()
+    tasks = [(client[0] << 32) + number for number in range(1, 5)]
+    submitted = Submit(
+        [Group(FUNCTION)],
+        tasks,
+        Payloads([b"call"] * 4),
+        dependents=[1],
+        needs=tasks[:1],
+        consumers=[1, 0, 0, 0],
+        intermediate=[0],
+        functions=[FUNCTION],
+        names=["f"],
+        bodies=Payloads([REFERENCE]),
+        bodies_stored=[0],
+    )
+    driver.feed(client, submitted)
+    runs = driver.runs(agent)
+    profiles = bytes(PROFILE.size)
+    for task, reference, ended in (
+        (tasks[0], big, Status.VALUE),
+        (tasks[3], small, Status.VALUE),
+        (tasks[2], big, status),
+    ):
+        report = Done([task], [ended], Payloads([reference]), runs=[runs[task]], stored=[0], profiles=profiles)
+        driver.feed(agent, report)
+        told = [each.message for each in driver.others if isinstance(each, SendToStorage)]
+        assert told == ([CopyReplicas([NAME])] if task == tasks[2] else [])
 
 
 def test_an_outcome_that_nobody_takes_is_for_its_session_to_delete(driver: SchedulerDriver) -> None:

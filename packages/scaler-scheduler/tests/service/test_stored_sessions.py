@@ -9,7 +9,7 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import Message
 from scaler_protocol.sessions import KeepSession
-from scaler_protocol.storage import DeleteObjects
+from scaler_protocol.storage import CopyReplicas, DeleteObjects
 from scaler_scheduler.core.state import SendToStorage
 from scaler_scheduler.service.stored_sessions import StoredSessions
 from support.fake_services import FakeService
@@ -17,6 +17,7 @@ from support.gates import SECONDS
 
 FIRST, SECOND = KeepSession(5, b"k"), KeepSession(6, b"k")
 GONE = DeleteObjects([b"o" * 16], 5)
+WANTED = CopyReplicas((b"w" * 16,))
 
 
 async def heard(service: FakeService, count: int) -> list[Message]:
@@ -24,7 +25,9 @@ async def heard(service: FakeService, count: int) -> list[Message]:
     until, messages = time.monotonic() + SECONDS, list[Message]()
     while len(messages) < count:
         assert time.monotonic() < until, messages
-        messages += [event for _, event in service.receive() if isinstance(event, KeepSession | DeleteObjects)]
+        messages += [
+            event for _, event in service.receive() if isinstance(event, KeepSession | DeleteObjects | CopyReplicas)
+        ]
         service.flush()
         await asyncio.sleep(0.01)
     return messages
@@ -40,6 +43,23 @@ def test_sessions_are_kept_again_at_another_server() -> None:
             assert {*map(type, await heard(service, 3))} == {KeepSession, DeleteObjects}
             sessions.send(SendToStorage(KeepSession(5, b"k", keep=False)))
             assert await heard(service, 1) == [KeepSession(5, b"k", keep=False)]
+            service.start(2)
+            assert await heard(service, 1) == [SECOND]
+        finally:
+            sessions.close()
+            service.close()
+
+    asyncio.run(run())
+
+
+def test_requested_results_are_told_once_and_not_to_another_server() -> None:
+    async def run() -> None:
+        service = FakeService(Address.parse("tcp://127.0.0.1:0"), lambda hello: Welcome(1))
+        sessions = StoredSessions(service.address, None)
+        try:
+            sessions.send(SendToStorage(WANTED))
+            sessions.send(SendToStorage(SECOND))
+            assert await heard(service, 2) == [WANTED, SECOND]
             service.start(2)
             assert await heard(service, 1) == [SECOND]
         finally:

@@ -130,7 +130,8 @@ class Operation:
 class Upload(Operation):
     """Sends an object to the server; `done` is called at its end, unless it is abandoned.
 
-    A replica of this host has a `version`. With `copying`, copies of the buffers are sent.
+    A replica of this host has a `version`; with `keep` the host keeps it. With `copying`, copies of the buffers are
+    sent.
     """
 
     def __init__(
@@ -141,9 +142,11 @@ class Upload(Operation):
         done: PutEnded | None = None,
         version: int = 0,
         copying: Copying | None = None,
+        *,
+        keep: bool = False,
     ) -> None:
         super().__init__(reference, part_count(reference.size))
-        self.session, self.version = session, version
+        self.session, self.version, self._keep = session, version, keep
         self._copying = copying
         self._buffers = buffers
         self._ends = list(accumulate(map(len, buffers)))
@@ -201,7 +204,7 @@ class Upload(Operation):
             part = self._copying.copy(memoryview(part))
         parts = Payloads.cut(part, [self.span(index)])
         name, size = self.reference.object, self.reference.size
-        return PutObject(name, size, parts, index * PART_BYTES, self.session, number, self.version)
+        return PutObject(name, size, parts, index * PART_BYTES, self.session, number, self.version, self._keep)
 
     def _part(self, start: int, length: int) -> memoryview | bytes:
         """A range of the concatenated buffers; copied only if it spans several."""

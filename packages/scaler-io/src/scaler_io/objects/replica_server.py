@@ -108,12 +108,17 @@ class ReplicaServer:
             return [DropReplicas([event.object], [event.size], [event.session], [event.version])]
 
         def ended(error: ScalerError | None) -> None:
-            if error is None:
+            if error is None and not event.keep:
                 self._files.release(replica)
-            else:
-                LOGGER.warning("object %s could not be uploaded to object storage: %s", reference, error)
+            elif error is not None:
+                LOGGER.log(
+                    logging.DEBUG if event.keep else logging.WARNING,
+                    "object %s could not be uploaded to object storage: %s",
+                    reference,
+                    error,
+                )
 
-        return [Upload(reference, [memoryview(mapping)], event.session, ended, event.version)]
+        return [Upload(reference, [memoryview(mapping)], event.session, ended, event.version, keep=event.keep)]
 
     def has_replicas(self) -> bool:
         """Whether this host holds an object that the server does not; raises OSError."""

@@ -139,7 +139,8 @@ def _graphs(status: MonitorStatus) -> Iterator[Metric]:
 
 def _storage(storage: StorageStatus) -> Iterator[Metric]:
     states = ("memory", "disk", "remote", "writing")
-    counts = (storage.objects - storage.spilled - storage.replicas, storage.spilled, storage.replicas, storage.writing)
+    here = storage.objects + storage.copies - storage.replicas - storage.spilled
+    counts = (here, storage.spilled, storage.replicas, storage.writing)
     sizes = (storage.bytes - storage.writing_bytes, storage.spilled_bytes, storage.replica_bytes, storage.writing_bytes)
     yield _gauge("scaler_objects", "Objects by where they are.", ("state",), states, counts)
     yield _gauge("scaler_object_bytes", "Sizes of objects by where they are.", ("state",), states, sizes)
@@ -148,6 +149,8 @@ def _storage(storage: StorageStatus) -> Iterator[Metric]:
         ("mapped_bytes", "Memory of objects that processes have mapped.", storage.pinned_bytes),
         ("recyclable_bytes", "Memory that waits for the next object.", storage.recyclable_bytes),
         ("waiting_writes", "Objects that wait for room.", storage.waiting),
+        ("copies", "Copies of results that are on other hosts.", storage.copies),
+        ("copy_bytes", "Their sizes.", storage.copy_bytes),
     ):
         yield GaugeMetricFamily(f"scaler_storage_{name}", text, value=value)
     for name, text, value in (

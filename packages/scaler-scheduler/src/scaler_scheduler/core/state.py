@@ -13,9 +13,10 @@ from scaler_protocol.ids import SPARE_INCARNATIONS, first_run, session_of
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import DELETED_TOGETHER
 from scaler_protocol.messages import Message, NeedTasks, Release, Status, Withdraw
+from scaler_protocol.objects import OBJECT_ID_BYTES, REFERENCE_BYTES, SHARED_BYTES
 from scaler_protocol.operations import Drain
 from scaler_protocol.sessions import KeepSession
-from scaler_protocol.storage import DeleteObjects
+from scaler_protocol.storage import CopyReplicas, DeleteObjects
 from scaler_scheduler.core.call_budgets import CallBudgets
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.effects import WriteDump
@@ -54,7 +55,7 @@ ENDED_GRAPHS_LIMIT = 100
 class SendToStorage:
     """Effect: send a message to object storage, where the scheduler owns all named sessions."""
 
-    message: KeepSession | DeleteObjects
+    message: KeepSession | DeleteObjects | CopyReplicas
 
 
 class SchedulerState:
@@ -115,6 +116,16 @@ class SchedulerState:
                 self.out.append(SendToStorage(message))
             else:
                 self.send(session.peer, message)
+
+    def copy_results(self, results: Iterable[bytes]) -> None:
+        """Somebody has requested these stored results, given by packed references: object storage may copy big ones."""
+        objects = [
+            packed[:OBJECT_ID_BYTES]
+            for packed in results
+            if len(packed) == REFERENCE_BYTES and int.from_bytes(packed[OBJECT_ID_BYTES:], "little") >= SHARED_BYTES
+        ]
+        if objects:
+            self.out.append(SendToStorage(CopyReplicas(objects)))
 
     def log(self, text: str, level: int = logging.INFO) -> None:
         """Write a line to the scheduler's log and to monitors."""

@@ -1,4 +1,4 @@
-"""StoredSessions: the scheduler's link to object storage, where it owns the named sessions."""
+"""StoredSessions: the scheduler's link to object storage, for named sessions and for which results are requested."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from scaler_io.service.operator_link import OperatorLink
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import ServiceKind
 from scaler_protocol.sessions import KeepSession
+from scaler_protocol.storage import CopyReplicas
 from scaler_scheduler.core.state import SendToStorage
 
 LOGGER = logging.getLogger("scaler")
@@ -21,7 +22,8 @@ IDLE_SECONDS: Final = 0.5
 class StoredSessions:
     """Owns named sessions in storage from their first message on, and again if the server was replaced.
 
-    Opens the link with the first session. Never blocks; for the running loop.
+    What another server was told of results is not repeated. Opens the link with the first message. Never blocks; for
+    the running loop.
     """
 
     def __init__(self, address: Address, credentials: Credentials | None) -> None:
@@ -46,9 +48,11 @@ class StoredSessions:
             elif self._link is None or not self._link.is_up:
                 self._ended[message.session] = message
         if self._link is None:
-            name = "scheduler (named sessions)"
+            name = "scheduler"
             self._link = OperatorLink(self._address, name, ServiceKind.STORAGE, credentials=self._credentials)
-        if self._link.is_up or not isinstance(message, KeepSession):
+        # Sessions are told when the link is up; orders to copy must not pile up while a server is away.
+        is_dropped = isinstance(message, CopyReplicas) and self._link.problem
+        if self._link.is_up or not (is_dropped or isinstance(message, KeepSession)):
             self._link.send(message)
         self._turn()
 
@@ -65,7 +69,10 @@ class StoredSessions:
             self._ended.clear()
             self._link.turn()
         if self._link.problem and self._link.problem != self._problem:
-            LOGGER.warning("Scheduler: results of named sessions may get lost in storage: %s", self._link.problem)
+            LOGGER.warning(
+                "Scheduler: results of named sessions may get lost in storage, and big ones are not copied: %s",
+                self._link.problem,
+            )
         self._problem = self._link.problem
         seconds = IDLE_SECONDS if self._link.is_up else SOON_SECONDS
         self._timer = self._loop.call_later(seconds, self._turn)

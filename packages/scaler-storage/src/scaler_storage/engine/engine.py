@@ -22,7 +22,8 @@ are orphans: all are freed `retention_seconds` after the last one was written.
 
 Memory is bounded: scaler_storage.engine.pager spills objects that are not mapped. A request that needs room waits in a
 queue, or is refused if no room can be made. Large results may stay on the host that made them
-(scaler_storage.engine.remote_objects). A mapped segment is pinned: its bytes do not change until the pin is released.
+(scaler_storage.engine.remote_objects); with two `replicas` those that somebody has requested are copied here
+(scaler_storage.engine.copies). A mapped segment is pinned: its bytes do not change until the pin is released.
 A segment that a lost peer may still use is never reused. A local process may hold a lock for as long as it lives. When
 the lock is free, its uploads and pins end, even if its connection is still open, and its session ends some seconds
 later (scaler_storage.engine.processes).
@@ -54,6 +55,7 @@ from scaler_protocol.plurals import counted
 from scaler_protocol.sessions import KeepSession
 from scaler_protocol.storage import (
     AllocateObject,
+    CopyReplicas,
     DeleteObjects,
     DropReplicas,
     GetObject,
@@ -66,6 +68,7 @@ from scaler_protocol.storage import (
     SealObject,
     UnpinObjects,
 )
+from scaler_storage.engine.copy_orders import CopyOrders
 from scaler_storage.engine.processes import LOOK_SECONDS, ProcessLiveness
 from scaler_storage.engine.readers import Readers
 from scaler_storage.engine.reading import Reading
@@ -87,7 +90,7 @@ _ENDED_LIMIT = 65_536
 _COUNT_BITS = 40
 """Pins and versions are the incarnation and a counter of this many bits: those of an earlier server never match."""
 
-_ORDERS: Final = "NeedStorageStatus and KeepSession"
+_ORDERS: Final = "NeedStorageStatus, KeepSession and CopyReplicas"
 _ROLES = (Role.CLIENT, Role.AGENT, Role.OPERATOR)
 
 _OBJECTS: Final = frozenset(
@@ -106,7 +109,7 @@ _OBJECTS: Final = frozenset(
 PERMITTED: Final[Permissions] = {
     Role.CLIENT: _OBJECTS,
     Role.AGENT: _OBJECTS | {RegisterReplicaServer, RegisterReplica, DropReplicas},
-    Role.OPERATOR: frozenset({NeedStorageStatus, KeepSession, DeleteObjects}),
+    Role.OPERATOR: frozenset({NeedStorageStatus, KeepSession, CopyReplicas, DeleteObjects}),
 }
 """Messages that peers of each role may send to object storage."""
 
@@ -124,6 +127,7 @@ class StorageEngine:
         *,
         key_of: Callable[[bytes], bytes] = lambda peer: b"",
         unacknowledged: Callable[[bytes], int] = lambda peer: 0,
+        replicas: int = 1,
     ) -> None:
         """`key_of` tells the key that a peer has proved, `unacknowledged` which bytes it has not acknowledged."""
         self._incarnation = incarnation
@@ -134,6 +138,7 @@ class StorageEngine:
         self._readers = Readers(key_of, unacknowledged)
         self._reading = Reading(self._state, self._remote, self._readers, incarnation << _COUNT_BITS)
         self._writing = Writing(self._state, self._reading, retention_seconds, incarnation << _COUNT_BITS)
+        self._copy_orders = CopyOrders(self._state, self._is_idle, copies=replicas > 1)
         self._send_failures = SendFailures(self._state, self._writing, self._reading)
         self._saw_earlier_server = False
         """Whether a peer of an earlier server has connected."""
@@ -159,6 +164,7 @@ class StorageEngine:
             RegisterReplicaServer: self._remote.register,
             RegisterReplica: self._writing.announce,
             DropReplicas: self._remote.dropped,
+            CopyReplicas: self._copy_orders.want,
         }
 
     def admit(self, hello: Hello) -> Welcome | Refused:
@@ -189,7 +195,7 @@ class StorageEngine:
             raise ProtocolError(f"unexpected message {type(event).__name__}")
         known = self._state.peers.get(peer)
         operates = known is not None and known.role == Role.OPERATOR
-        is_order = isinstance(event, NeedStorageStatus | KeepSession)
+        is_order = isinstance(event, NeedStorageStatus | KeepSession | CopyReplicas)
         if operates != is_order and not isinstance(event, PeerJoined | PeerLost | DeleteObjects):
             raise ProtocolError(f"{_ORDERS} are sent by operators and the scheduler, who send nothing else")
         self._processes.heard(peer)
@@ -221,13 +227,18 @@ class StorageEngine:
         elif now >= self._stalled + WRITING_SECONDS:
             self._refuse_waiting(f"the uploads in progress were not finished within {WRITING_SECONDS:g} s")
         self._remote.retry_late()
+        self._reading.answer_from_copies()
         self._reading.expect_no_more()
         self._reading.resume()
         self._readers.end_turn()
+        self._copy_orders.settle()
         self._remote.send_drops()
         self._send_failures.resend()
         out, state.out = state.out, []
         return out
+
+    def _is_idle(self) -> bool:
+        return self._remote.due() is None and not self._readers.peers()
 
     def _lose_segments(self) -> None:
         """Drop the objects of a segment directory that another program removed."""
@@ -236,13 +247,19 @@ class StorageEngine:
         state.pager.pool.forget_kept()
         for peer, name in [key for key, upload in state.uploads.items() if upload.allocated]:
             self._writing.drop_upload(peer, state.peers[peer], name)
-        records = {*state.objects.values(), *(record for _, record in self._reading.pins.values())}
+        records = {
+            *state.objects.values(),
+            *state.copies.records(),
+            *(record for _, record in self._reading.pins.values()),
+        }
         segments = [*(record.segment for record in records), *(upload.segment for upload in state.uploads.values())]
         for segment in filter(None, segments):
             segment.retired = True  # its file is gone
         lost = [name for name, each in state.objects.items() if each.in_memory and each.segment and each.segment.name]
         for name in lost:
             state.free(name)
+        copies = zip(state.copies.names(), state.copies.records(), strict=True)
+        state.copies.give_up([name for name, each in copies if each.in_memory], state.now)
         state.log(
             logging.ERROR,
             f"segment directory {self._segments.directory} was removed by another program and is recreated; "
@@ -303,6 +320,7 @@ class StorageEngine:
         others = (
             self._processes.due(),
             self._remote.due(),
+            self._copy_orders.due(),
             self._reading.due(),
             self._state.pager.pool.due(),
             self._send_failures.due(),
@@ -423,8 +441,10 @@ class StorageEngine:
         for entry in state.sessions.values():
             objects_of[entry.account] += len(entry.objects)
         state.budgets.check(objects_of)
-        state.pager.check([record for record in state.objects.values() if not record.host], pinned, writing)
+        here = [record for record in state.objects.values() if not record.host]
+        state.pager.check([*here, *state.copies.records()], pinned, writing)
         self._remote.check()
+        self._copy_orders.check()
         listed = {(name, session) for session, entry in state.sessions.items() for name in entry.objects}
         assert listed == {(name, record.session) for name, record in state.objects.items()}
         assert all(entry.owners or entry.objects for entry in state.sessions.values())

@@ -90,6 +90,17 @@ class Pager:
         self.spilled_bytes += record.size
         self._move(record, segment, out=True)
 
+    @property
+    def spills(self) -> bool:
+        """Whether objects can be moved to disk."""
+        return self._segments.spills
+
+    def spill_unused(self, record: ObjectRecord) -> None:
+        """Move an object to disk before its memory is needed, if there is room."""
+        limit = self._spill_limit
+        if self.spills and record in self._idle and (limit is None or self.spilled_bytes + record.size <= limit):
+            self._spill(record)
+
     def load(self, record: ObjectRecord, segment: Segment) -> None:
         """Begin to load an object into a segment that was allocated for it."""
         record.segment = segment

@@ -139,6 +139,11 @@ class Reading:
         """Answer the reads that waited for an object to be put again."""
         self._answer_again(self._expected.pop(name, ()))
 
+    def answer_from_copies(self) -> None:
+        """Answer reads of objects that copies have replaced."""
+        waiting, self._state.unanswered = self._state.unanswered, []
+        self._answer_again(waiting)
+
     def expect_no_more(self) -> None:
         """Answer reads whose objects were not put again in time."""
         if self._expected and self._state.now >= self._state.return_until:

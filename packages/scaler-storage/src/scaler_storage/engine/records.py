@@ -59,6 +59,8 @@ class UploadRecord:
     allocated: bool = False
     version: int = 0
     """The version of the remote object that is being fetched; 0: a new object."""
+    keep: bool = False
+    """Whether its host keeps its replica."""
     parts: set[int] = field(default_factory=set)
 
 

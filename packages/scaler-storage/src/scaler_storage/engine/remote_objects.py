@@ -80,6 +80,9 @@ class RemoteObjects:
         if not self._state.replica_servers[host]:
             del self._state.replica_servers[host]
             self._state.log(logging.WARNING, "a host has no replica server any more: its objects are not found")
+            for name in self._state.copies.names():
+                if self._state.objects[name].host == host:
+                    self._state.use_copy(name, self._state.objects[name])
         for name, wanted in self._state.objects.items():
             if wanted.fetching_from == peer:
                 wanted.fetching_from = b""
@@ -91,6 +94,8 @@ class RemoteObjects:
         for name, version in zip(event.objects, event.versions, strict=True):
             record = self._state.objects.get(name)
             if host and record is not None and (record.host, record.version) == (host, version):
+                if self._state.use_copy(name, record) is not None:
+                    continue
                 self._state.log(logging.ERROR, f"object {name.hex()} is lost: its host no longer has it")
                 self._state.unset_remote(name, record, drop=False)
                 self._state.free(name)

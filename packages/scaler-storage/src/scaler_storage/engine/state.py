@@ -7,10 +7,11 @@ from collections.abc import Collection
 from itertools import islice
 
 from scaler_io.links.effects import Effect, Log, Send
-from scaler_protocol.errors import ObjectRefusedError, ScalerError, describe
+from scaler_protocol.errors import ObjectRefusedError, ScalerError, StorageFullError, describe
 from scaler_protocol.handshake import Role
 from scaler_protocol.messages import Message
 from scaler_protocol.storage import GetObject, MapObject, ObjectMapped, ObjectPart
+from scaler_storage.engine.copies import Copies
 from scaler_storage.engine.dropped_copies import DroppedCopies
 from scaler_storage.engine.object_budgets import ObjectBudgets
 from scaler_storage.engine.pager import Pager
@@ -42,6 +43,9 @@ class StorageState:
         """Requests that wait for room."""
         self.dropped = DroppedCopies()
         self.budgets = ObjectBudgets(memory_limit)
+        self.copies = Copies(self.pager, memory_limit, spill_limit)
+        self.unanswered: list[tuple[bytes, GetObject | MapObject]] = []
+        """Reads of objects that copies here have replaced."""
         self.replica_servers: dict[bytes, dict[bytes, None]] = {}
         """By remote host: the agents that serve its objects."""
         self.drops: dict[bytes, list[tuple[bytes, int, int, int]]] = {}
@@ -72,10 +76,25 @@ class StorageState:
             return None
         while self.deleted and self.pager.pool.lack(size):
             self.free(next(iter(self.deleted)))
-        segment = self.pager.take(size)
+        segment = self._take(size)
         if segment is None:
             self.wait_again(peer, event)
         return segment
+
+    def _take(self, size: int) -> Segment | None:
+        """As `Pager.take`; the memory of copies is taken first, their disk where nothing else can be moved there."""
+        copies = self.copies
+        if self.pager.pool.lack(size) > self.pager.pool.used:  # it never fits
+            return self.pager.take(size)
+        while self.pager.pool.lack(size) and (name := copies.oldest_in_memory()) is not None:
+            copies.give_up([name], self.now)
+        while True:
+            try:
+                return self.pager.take(size)
+            except StorageFullError:
+                if (name := copies.oldest()) is None:
+                    raise
+                copies.give_up([name], self.now)
 
     def wait_again(self, peer: bytes, event: RoomEvent) -> None:
         """Queue an event for room; a retried event keeps its place in front."""
@@ -125,6 +144,16 @@ class StorageState:
         record = self.objects.get(name) if name not in self.deleted else None
         return record if record is not None and (not record.host or record.host in self.replica_servers) else None
 
+    def use_copy(self, name: bytes, record: ObjectRecord) -> ObjectRecord | None:
+        """Let the copy of a remote object replace it; returns the object, or None if there is no copy."""
+        copy = self.copies.take(name)
+        if copy is not None:
+            self.unanswered += record.waiting
+            record.waiting = []
+            self.unset_remote(name, record, drop=True)
+            self.objects[name] = copy
+        return copy
+
     def set_remote(self, record: ObjectRecord, host: bytes, version: int) -> None:
         """Record that the only copy of an object is on a remote host."""
         record.host, record.version = host, version
@@ -136,6 +165,7 @@ class StorageState:
 
         The host may be out of reach, or be lost before it has read that: when it announces the copy, it is refused.
         """
+        self.copies.forget(name, self.now)
         self.remember_dropped(name, record.session, record.version)
         if drop and record.host in self.replica_servers:
             row = name, record.size, record.session, record.version

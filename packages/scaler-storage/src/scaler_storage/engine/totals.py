@@ -49,4 +49,6 @@ def status_of(state: StorageState) -> StorageStatus:
         replicas=state.replicas,
         replica_bytes=min(state.replica_bytes, _MOST),
         fetched_bytes_total=state.fetched_bytes_total,
+        copies=len(state.copies),
+        copy_bytes=state.copies.bytes,
     )

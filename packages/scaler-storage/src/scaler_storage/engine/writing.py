@@ -189,6 +189,8 @@ class Writing:
         stored = state.objects.get(name)
         if event.version and (stored is None or stored.version != event.version):
             raise ObjectRefusedError(f"object {name.hex()} has another version, or is not on that host")
+        if stored is not None and stored.host and event.version and not event.keep:
+            stored = state.use_copy(name, stored) or stored  # its host gives it up
         if stored is not None and not stored.host:
             self.drop_upload(peer, record, name)
             return 0
@@ -200,6 +202,7 @@ class Writing:
         _same(name, upload, session, size)
         if upload.allocated:
             raise ObjectRefusedError(f"object {name.hex()} was allocated: write into its segment")
+        upload.keep = upload.keep and event.keep
         if index not in upload.parts:
             state.segments.write(upload.segment, event.offset, part)
             upload.parts.add(index)
@@ -210,6 +213,11 @@ class Writing:
         self, peer: bytes, record: PeerRecord, event: PutObject | AllocateObject, session: int
     ) -> UploadRecord | None:
         """Reserve room for the whole object, so that each upload can be finished; queue for room and return None."""
+        allocated = isinstance(event, AllocateObject)
+        version = event.version if isinstance(event, PutObject) else 0
+        keep = isinstance(event, PutObject) and event.keep and version > 0
+        if keep and self._state.pager.pool.lack(event.size) and not self._state.objects[event.object].waiting:
+            raise ObjectRefusedError(f"object {event.object.hex()}: there is no room for a copy")
         try:
             if event.object not in self._state.objects:
                 self._state.require_record(session)
@@ -218,9 +226,7 @@ class Writing:
             raise StorageFullError(f"object {event.object.hex()}: {full}") from full
         if segment is None:
             return None
-        allocated = isinstance(event, AllocateObject)
-        version = event.version if isinstance(event, PutObject) else 0
-        upload = UploadRecord(session, event.size, segment, part_count(event.size), allocated, version)
+        upload = UploadRecord(session, event.size, segment, part_count(event.size), allocated, version, keep)
         self._state.uploads[peer, event.object] = upload
         record.uploads.add(event.object)
         self._count_arriving(upload, 1)
@@ -232,7 +238,8 @@ class Writing:
         """Make the first complete upload the object; returns its version, 0 for later uploads."""
         state = self._state
         stored = state.objects.get(name)
-        if stored is not None and not stored.host:
+        is_late = upload.keep and stored is not None and (name in state.copies or stored.version != upload.version)
+        if stored is not None and (not stored.host or is_late):
             self.drop_upload(peer, record, name)
             return 0
         del state.uploads[peer, name]
@@ -240,7 +247,10 @@ class Writing:
         if not upload.version:
             self._version += 1
         version = upload.version or self._version
-        if stored is not None:
+        if stored is not None and upload.keep and not stored.waiting:
+            copy = ObjectRecord(stored.session, stored.size, upload.segment, version)
+            state.copies.add(name, state.sessions[stored.session].holder, copy)
+        elif stored is not None:
             self._replace_remote(name, stored, upload, version)
         else:
             stored = ObjectRecord(upload.session, upload.size, upload.segment, version)
@@ -252,7 +262,7 @@ class Writing:
         """Replace a remote object by its bytes, fetched or written again."""
         if upload.version:
             self._state.fetched_bytes_total += upload.size
-        self._state.unset_remote(name, stored, drop=not upload.version)
+        self._state.unset_remote(name, stored, drop=upload.keep or not upload.version)
         stored.segment, stored.in_memory, stored.version = upload.segment, True, version
         self._state.pager.add(stored)
         self._reading.loaded(stored)

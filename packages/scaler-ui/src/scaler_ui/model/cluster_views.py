@@ -51,7 +51,7 @@ def graphs(model: MonitorModel, request: PageRequest) -> TablePage:
 OBJECT_FIGURES = (
     "objects", "in memory", "memory limit", "being written", "mapped", "on disk", "spilled", "loaded back",
     "hit rate", "reads from memory", "reads from disk", "unknown reads", "waiting for room", "refused", "recyclable",
-    "replicas on other hosts", "other hosts", "fetched from there",
+    "replicas on other hosts", "copies of them", "other hosts", "fetched from there",
     "sessions", "connections",
 )  # fmt: skip
 """Names of the numbers on the page of objects."""
@@ -80,6 +80,7 @@ def object_figures(model: MonitorModel) -> dict[str, str]:
         "refused": f"{storage.refused:,}",
         "recyclable": size(storage.recyclable_bytes),
         "replicas on other hosts": f"{storage.replicas:,} ({size(storage.replica_bytes)})",
+        "copies of them": f"{storage.copies:,} ({size(storage.copy_bytes)})",
         "other hosts": f"{storage.hosts:,}",
         "fetched from there": size(storage.fetched_bytes_total),
         "sessions": f"{storage.sessions:,}",
