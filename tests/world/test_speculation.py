@@ -295,7 +295,7 @@ def test_a_task_that_ends_its_workers_costs_one_more_of_them() -> None:
 durations = st.lists(st.sampled_from([0.01, 0.01, 0.01, 0.3, 2.0, 10.0]), min_size=1, max_size=80)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 9),
     hosts=st.lists(st.tuples(st.integers(1, 4), st.sampled_from([1.0, 1.0, 1.0, 5.0, 50.0])), min_size=2, max_size=5),
