@@ -44,6 +44,8 @@ from scaler_io.transport.curve import (
     Control,
     Gate,
     HandshakeFailure,
+    MechanismQuestion,
+    demands_keys,
     handshake_failure,
     use_credentials,
 )
@@ -352,6 +354,7 @@ class _Connection:
         self.failure = HandshakeFailure("", final=False)
         """Why the handshake has failed, if the keys are the reason."""
         self._address, self._credentials, self._began = address, credentials, time.monotonic()
+        self.ipv6 = ipv6
         self._reason: str | None = None
         self._was_readable = False
         self._control: Control | None = None
@@ -366,7 +369,7 @@ class _Connection:
         try:
             self.socket.connect(str(address))
             if controlled:
-                self._control = _control(context, address, ipv6)
+                self._control = Control(_stream(context, ipv6), address)
         except zmq.ZMQError as error:
             self.close()
             raise OSError(f"cannot connect to {address}: {os.strerror(error.errno or 0)}") from None
@@ -412,11 +415,39 @@ class _Connection:
         self.socket.close(linger=int(linger * 1000))
 
 
-def _control(context: Context, address: Address, ipv6: bool) -> Control:
+def _stream(context: Context, ipv6: bool) -> zmq.Socket[bytes]:
     stream = _socket(context, zmq.STREAM)
     stream.setsockopt(zmq.IPV6, ipv6)
     stream.setsockopt(zmq.RECONNECT_IVL, _NEVER_MS)
-    return Control(stream, address)
+    return stream
+
+
+class _KeyDemand:
+    """Finds out whether a service demands keys, for a peer without keys whose connections fail."""
+
+    def __init__(self, context: Context, address: Address) -> None:
+        self._context, self._address = context, address
+        self._question: MechanismQuestion | None = None
+
+    def reason(self, ipv6: bool) -> str:
+        """The error text if the service has said that it demands keys; "" otherwise, and then it is asked."""
+        if self._address.path:
+            return ""
+        if self._question is not None:
+            if self._question.demands_keys():
+                return demands_keys(self._address)
+            if not self._question.is_over:
+                return ""
+            self.close()
+        with contextlib.suppress(OSError, zmq.ZMQError):  # too few descriptors: the next failure asks again
+            self._question = MechanismQuestion(_stream(self._context, ipv6), self._address)
+        return ""
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._question is not None:
+            self._question.close()
+            self._question = None
 
 
 class Dialer(EpochDialer[_Connection]):
@@ -439,6 +470,7 @@ class Dialer(EpochDialer[_Connection]):
         """Connections that have failed because of the service's keys."""
         self._secret = b"\x01" + secrets.token_bytes(15)  # others must not be able to guess the routes of our epochs
         self._owns_context, self._context = context is None, context or _own_context()
+        self._demand = _KeyDemand(self._context, address)
         # ZeroMQ's own poller examines every socket at each call; polling their descriptors is enough.
         self._selector = selectors.DefaultSelector()
         self._waited: tuple[_Connection | None, int] = (None, -1)
@@ -457,9 +489,10 @@ class Dialer(EpochDialer[_Connection]):
 
     def _refused(self, connection: _Connection) -> str:
         reason, final = connection.failure
-        if reason and self._credentials is None:  # a service with keys, which most attempts do not see
-            self._mismatches = _MISMATCHES
-        elif reason:
+        if self._credentials is None:
+            reason = reason or self._demand.reason(connection.ipv6)
+            return "" if self.uplink.peer_incarnation else reason
+        if reason:
             self._mismatches += connection.is_control_kept()
             self._suspects = not self._address.path
         certain = self._mismatches >= _MISMATCHES and not self.uplink.peer_incarnation
@@ -493,6 +526,7 @@ class Dialer(EpochDialer[_Connection]):
     def close(self) -> None:
         """Write the uplink's messages and close the connection."""
         super().close()
+        self._demand.close()
         self._selector.close()
         if self._owns_context:
             self._context.destroy(linger=int(LINGER_SECONDS * 1000))
@@ -582,6 +616,7 @@ class Subscriber:
         self.problem = ""
         """Why nothing will come: the keys; empty if that is not known. `receive` notices it."""
         self._context: Context = _own_context()
+        self._demand = _KeyDemand(self._context, address)
         self._socket = _socket(self._context, zmq.SUB)
         self._socket.set_hwm(PUBLISHED_AHEAD)
         self._socket.setsockopt(zmq.IPV6, ":" in address.host)
@@ -605,7 +640,10 @@ class Subscriber:
         while _is_readable(self._monitor):
             event = recv_monitor_message(self._monitor, zmq.NOBLOCK)
             failure = handshake_failure(event["event"], event["value"], self._credentials, self._address)
-            self.problem = failure.reason or self.problem
+            reason = failure.reason
+            if not reason and self._credentials is None:
+                reason = self._demand.reason(":" in self._address.host)
+            self.problem = reason or self.problem
         messages = _receive(self._socket, limit, _read)
         if messages:
             self.problem = ""
