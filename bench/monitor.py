@@ -22,7 +22,7 @@ SUBSCRIBER = """
 import sys
 from scaler_io.security.keyring import SUBSCRIBER_KEYS
 from scaler_io.transport.own_keys import credentials_for
-from scaler_io.transport.zeromq import Subscriber
+from scaler_io.transport.publishing import Subscriber
 from scaler_protocol.addresses import Address
 from scaler_ui.model.feed import Feed
 

@@ -10,7 +10,7 @@ import time
 from itertools import count, islice
 
 from scaler_io.links.streams import HEADER
-from scaler_io.transport.zeromq import Publisher
+from scaler_io.transport.publishing import Publisher
 from scaler_protocol.addresses import Address
 from scaler_protocol.codec import encode
 from scaler_protocol.messages import Message, Status, WorkerState

@@ -194,7 +194,7 @@ def test_a_link_that_is_gone_until_connections_break(place: Place) -> None:
     for sender in (far.far, far.near):
         far.wire.wait_for(sender, 60 * MIB, 3 * SECONDS)
         far.far.ip("link", "set", "wire", "down")
-        time.sleep(15)  # ZeroMQ's heartbeats need 12 to notice, and storage is looked for for 20
+        time.sleep(15)  # ZeroMQ's heartbeats need 12 to notice; then clients try for 20 to reach storage
         far.far.ip("link", "set", "wire", "up")
     ends_well(client, far, 300)
     for sender in (far.far, far.near):

@@ -39,7 +39,6 @@ SEVERAL = {
     "scaler-client/tests/runtime/test_nested.py": "clients inside tasks: io_thread with another transport",
     "scaler-io/tests/links/test_links.py": "Hub and Uplink together, over memory and over ZeroMQ",
     "scaler-io/tests/objects/test_shared_objects.py": "ObjectConnection on the host of the server: segments, mmaps",
-    "scaler-io/tests/transport/test_publishing.py": "publisher and subscriber of zeromq",
     "scaler-scheduler/tests/core/test_core_any_message.py": "SchedulerCore: any message from any peer",
     "scaler-scheduler/tests/core/test_core_rules.py": "SchedulerCore: a state machine",
     "scaler-scheduler/tests/core/test_objects.py": "SchedulerCore: messages about objects",

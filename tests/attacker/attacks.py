@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp
 from scaler_io.links.uplink import Uplink
 from scaler_io.security.keyring import Credentials
-from scaler_io.transport.zeromq import Dialer, Subscriber
+from scaler_io.transport.publishing import Subscriber
+from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.addresses import Address
 from scaler_protocol.capacity import ListWorkers
 from scaler_protocol.handshake import Hello, Role, ServiceKind

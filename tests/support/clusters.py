@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scaler import SchedulerClusterCombo
-from scaler_io.transport.zeromq import Subscriber
+from scaler_io.transport.publishing import Subscriber
 from scaler_protocol.addresses import Address
 from support.gates import SECONDS
 from support.own_keys import MONITOR, own

@@ -45,7 +45,7 @@ CLIENT_GRACE_SECONDS = 20.0
 RETENTION_SECONDS = 20.0
 """How long objects of a client that has not come, as after a restart of the server, are kept."""
 BEATS_SECONDS = 12.0
-"""Seconds after which ZeroMQ detects a dead peer (scaler_io.transport.zeromq)."""
+"""Seconds after which ZeroMQ detects a dead peer (scaler_io.transport.sockets)."""
 BOUND_SECONDS = 60.0
 """Whatever happened once: so long after it every transfer has ended."""
 

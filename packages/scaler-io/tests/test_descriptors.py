@@ -50,7 +50,8 @@ def test_what_is_needed_is_there_or_not() -> None:
 def test_zeromq_without_descriptors_raises_an_os_error() -> None:
     said = run("""
         import os, resource
-        from scaler_io.transport.zeromq import Dialer, Publisher
+        from scaler_io.transport.publishing import Publisher
+        from scaler_io.transport.zeromq import Dialer
         from scaler_protocol.addresses import Address
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
         try:

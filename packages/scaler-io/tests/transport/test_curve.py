@@ -23,7 +23,8 @@ from scaler_io.security.key_files import add_key, load_credentials, make_keys, r
 from scaler_io.security.keyring import Credentials, KeyRole
 from scaler_io.transport import zeromq
 from scaler_io.transport.curve import new_pair
-from scaler_io.transport.zeromq import Dialer, Listener, Publisher, Subscriber
+from scaler_io.transport.publishing import Publisher, Subscriber
+from scaler_io.transport.zeromq import Dialer, Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.codec import encode
 from scaler_protocol.errors import ProtocolError
@@ -249,7 +250,8 @@ def test_a_service_that_comes_back_with_another_key_is_not_spoken_to(keys: Path,
 def test_a_service_that_is_too_busy_to_answer_is_not_taken_for_another_one(
     keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scaler_io.transport.zeromq._HANDSHAKE_MS", 600)
+    for module in ("sockets", "zeromq"):
+        monkeypatch.setattr(f"scaler_io.transport.{module}.HANDSHAKE_MS", 600)
     service = Service(keys)
     with peering(service.address, credentials(keys)) as peer:
         until(lambda: len(peer.downs) >= 5, peer.turn)

@@ -16,7 +16,7 @@ import zmq
 
 from scaler_io.transport.connections import TOPICS
 from scaler_io.transport.endpoint import ListenError
-from scaler_io.transport.zeromq import PUBLISHED_AHEAD, Publisher, Subscriber
+from scaler_io.transport.publishing import PUBLISHED_AHEAD, Publisher, Subscriber
 from scaler_protocol.addresses import Address
 from support.processes import free_ports
 from support.resets import reset_while_messages_wait, service
@@ -231,11 +231,11 @@ def test_a_listener_that_does_not_listen_holds_nobody_up(publisher: Publisher, t
 
 PUBLISHING = """
 import sys
-from scaler_io.transport import zeromq
+from scaler_io.transport import publishing, sockets
 from scaler_protocol.addresses import Address
 
-zeromq._BEAT_MS = 50
-publisher = zeromq.Publisher()
+sockets._BEAT_MS = 50
+publisher = publishing.Publisher()
 publisher.bind(Address("127.0.0.1", int(sys.argv[1])))
 print("published", flush=True)
 sys.stdin.readline()

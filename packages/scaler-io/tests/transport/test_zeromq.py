@@ -417,10 +417,10 @@ def test_the_answer_to_a_stranger_can_be_read() -> None:
 
 READING = """
 import sys
-from scaler_io.transport import zeromq
+from scaler_io.transport import sockets, zeromq
 from scaler_protocol.addresses import Address
 
-zeromq._BEAT_MS = 50
+sockets._BEAT_MS = 50
 listener = zeromq.Listener(Address("127.0.0.1", 0))
 print(listener.address.port, flush=True)
 left = int(sys.stdin.readline())

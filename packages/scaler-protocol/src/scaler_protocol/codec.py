@@ -86,11 +86,10 @@ class _Struct:
         self.checked_numbers = [(field.attribute, field.fits) for field in numbers if field.fits]
         self.flags = [(field.attribute, *divmod(field.schema.place, 8)) for field in flags]
         payloads = [field for field in pointed if field.schema.kind == "payloads"]
-        self.payloads = [(field.attribute, field.schema.place, field.longest, field.fits) for field in payloads]
+        self.payloads = [(field.attribute, field.fits) for field in payloads]
         self.writes = [
             (field.attribute, field.schema.place, _functions(field)[0], field.longest, field.fits)
-            for field in pointed
-            if field not in payloads
+            for field in sorted(pointed, key=payloads.__contains__)
         ]
         self.reads = [
             (field.attribute, _functions(field)[1], field.longest, None if field in payloads else field.fits)
@@ -126,20 +125,10 @@ class _Struct:
                 table[place] = capnproto.list_pointer(pointer, after - place)
                 content.append(written)
                 after += len(written) >> 3
-        frames: list[bytes | memoryview] = []
-        for attribute, place, longest, fits in self.payloads:
-            column: Payloads = getattr(source, attribute)
-            if column:
-                lengths = column.lengths
-                if len(lengths) > longest or (fits is not None and not fits(column)):
-                    raise ValueError(attribute)
-                pointer, written = _WRITE_LENGTHS(lengths)
-                table[place] = capnproto.list_pointer(pointer, after - place)
-                content.append(written)
-                after += len(written) >> 3
-                frames.append(column.frame)
         content[1] = self.table.pack(*table)
-        return content, frames
+        if not self.payloads:
+            return content, []
+        return content, [column.frame for name, _ in self.payloads if (column := getattr(source, name))]
 
     def _with_flags(self, source: Any, data: bytes) -> bytes:
         packed = bytearray(data)
@@ -193,9 +182,6 @@ class _Struct:
             if fault := field.limit.fault(getattr(source, field.attribute)):
                 return f"{self.name}.{field.attribute}", fault
         return None
-
-
-_WRITE_LENGTHS, _ = capnproto.LISTS["payloads"]
 
 
 def _group_fault(group: Group) -> tuple[str, str] | None:
@@ -299,7 +285,7 @@ class _Kind:
         """Replace the lengths of parts by the parts."""
         at = 0
         only = len(self.struct.payloads) == 1
-        for attribute, _, _, fits in self.struct.payloads:
+        for attribute, fits in self.struct.payloads:
             lengths = values[attribute]
             if lengths is NONE:
                 continue
@@ -318,10 +304,17 @@ def _functions(field: _Field) -> tuple[capnproto.Write, capnproto.Read]:
     """What writes the value of a field that a pointer leads to, and what reads it."""
     if field.attribute == _GROUPS:
         return _write_groups, _read_groups
+    if field.schema.kind == "payloads":
+        return _write_lengths, _READ_LENGTHS
     return (capnproto.LISTS if field.schema.is_list else capnproto.BLOBS)[field.schema.kind]
 
 
 _WRITE_DATA, _READ_DATA = capnproto.LISTS["data"]
+_WRITE_LENGTHS, _READ_LENGTHS = capnproto.LISTS["payloads"]
+
+
+def _write_lengths(column: Payloads) -> capnproto.Written:
+    return _WRITE_LENGTHS(column.lengths)
 
 
 def _write_groups(groups: Sequence[Group]) -> capnproto.Written:

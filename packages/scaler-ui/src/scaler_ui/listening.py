@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from scaler_io.security.keyring import Credentials
-from scaler_io.transport.zeromq import Subscriber
+from scaler_io.transport.publishing import Subscriber
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError, ScalerError
 from scaler_ui.model.feed import Feed

@@ -8,7 +8,8 @@ import time
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp
 from scaler_io.links.uplink import Uplink
 from scaler_io.security.keyring import Credentials, KeyRole
-from scaler_io.transport.zeromq import Context, Dialer
+from scaler_io.transport.sockets import Context
+from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Goodbye, Hello, Role
 from scaler_protocol.ids import new_identity, new_incarnation, new_session

@@ -3,7 +3,7 @@
 ZeroMQ hands over whole messages only. It keeps the frames of an unfinished message, without a limit, and does not
 report them. But the kernel counts the bytes that a connection has received; those not handed over are *unread*.
 The protocol bounds what a peer sends ahead (windows, credit); only one that ignores it has PEER_BYTES unread. Nothing
-stops such a peer earlier, for example TCP: scaler_io.transport.zeromq says why there is no high-water mark.
+stops such a peer earlier, for example TCP: scaler_io.transport.sockets says why there is no high-water mark.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -30,11 +29,6 @@ HANDSHAKE_FAILURES: Final = (
 """Events of a socket's monitor which give the reason why a handshake failed."""
 _SIGNATURE: Final = b"\xff"
 """What a service of ZeroMQ says first."""
-_GREETING_BEGIN: Final = b"\xff" + bytes(8) + b"\x7f\x03\x01"
-"""Signature and version: the service answers with all of its greeting."""
-_MECHANISM: Final = slice(12, 32)
-"""Where a greeting names the mechanism."""
-_ANSWER_SECONDS: Final = 2.0
 CURVE_BYTES: Final = 33
 """Bytes that encryption adds to a frame."""
 
@@ -148,39 +142,6 @@ class Control:
             _, part = self._stream.recv_multipart(zmq.NOBLOCK)
             parts.append(part)  # an empty one when the connection is made, and when it is closed
         return b"".join(parts).startswith(_SIGNATURE) and parts[-1] != b""
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._stream.close(linger=0)
-
-
-class MechanismQuestion:
-    """A connection that begins a handshake to read the service's greeting, which names its mechanism (ZMTP 3.1).
-
-    A service that demands keys closes a connection without keys so soon that ZeroMQ mostly misses the reason.
-    """
-
-    def __init__(self, stream: zmq.Socket[bytes], address: Address) -> None:
-        """`stream` is a socket of the type STREAM. Raises ZMQError, and closes it, if no connection can be begun."""
-        self._stream, self._greeting, self._asked = stream, b"", time.monotonic()
-        try:
-            self._stream.setsockopt(zmq.CONNECT_ROUTING_ID, b"service")
-            self._stream.connect(str(address))
-            self._stream.send_multipart([b"service", _GREETING_BEGIN], zmq.NOBLOCK)
-        except zmq.ZMQError:
-            self.close()
-            raise
-
-    def demands_keys(self) -> bool:
-        """Whether the service has answered that it demands keys."""
-        while len(self._greeting) < _MECHANISM.stop and self._stream.poll(0):
-            self._greeting += self._stream.recv_multipart(zmq.NOBLOCK)[1]
-        return self._greeting[_MECHANISM].rstrip(b"\0") == b"CURVE"
-
-    @property
-    def is_over(self) -> bool:
-        """Whether there will be no answer."""
-        return len(self._greeting) >= _MECHANISM.stop or time.monotonic() > self._asked + _ANSWER_SECONDS
 
     def close(self) -> None:
         """Close the connection."""

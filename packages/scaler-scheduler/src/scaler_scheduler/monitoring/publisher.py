@@ -20,7 +20,7 @@ from scaler_io.security.authorized import AuthorizedKeys
 from scaler_io.service.process import cpu_seconds, resident_bytes
 from scaler_io.service.socket_lock import SocketLock, remove_dead
 from scaler_io.service.sweep import Sweep
-from scaler_io.transport.zeromq import Publisher
+from scaler_io.transport.publishing import Publisher
 from scaler_protocol.addresses import Address
 from scaler_protocol.codec import encode
 from scaler_protocol.messages import Message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scaler_io.security.keyring import Credentials
 from scaler_io.service.operator_link import OperatorLink
-from scaler_io.transport.zeromq import Context
+from scaler_io.transport.sockets import Context
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import ServiceKind
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus

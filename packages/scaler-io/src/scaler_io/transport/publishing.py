@@ -1,0 +1,168 @@
+"""The sockets of the monitor stream: one publishes, the others subscribe."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from scaler_io import descriptors
+from scaler_io.links.streams import Frames
+from scaler_io.security.authorized import AuthorizedKeys
+from scaler_io.security.keyring import MONITOR_KEYS, Credentials
+from scaler_io.transport.connections import TOPIC_BYTES, SubscriptionLimiter
+from scaler_io.transport.curve import HANDSHAKE_FAILURES, Gate, handshake_failure, use_credentials
+from scaler_io.transport.endpoint import TURN_MESSAGES, ListenError
+from scaler_io.transport.key_demand import KeyDemand
+from scaler_io.transport.sockets import (
+    NOWAIT,
+    RAW,
+    AcceptMonitor,
+    Context,
+    Watched,
+    accept,
+    cut_keys,
+    descriptor_of,
+    is_readable,
+    make_socket,
+    own_context,
+    read,
+    receive,
+    send,
+)
+from scaler_protocol.addresses import Address
+from scaler_protocol.errors import AddressError
+
+PUBLISHED_AHEAD = 64
+"""Messages that may wait for a slow subscriber, on either side of a connection."""
+_TOPIC_MESSAGE_BYTES = TOPIC_BYTES + 64
+"""A topic as CURVE encrypts it; its handshake needs more than a topic alone may have."""
+
+
+class Publisher:
+    """A publishing socket. Messages to a slow subscriber are dropped while PUBLISHED_AHEAD messages wait for it."""
+
+    def __init__(self, keys: AuthorizedKeys | None = None) -> None:
+        """With `keys`, subscribers at TCP addresses prove one."""
+        self.context: Context = own_context()
+        self._socket = make_socket(self.context, zmq.XPUB)
+        accept(self._socket, TOPIC_BYTES if keys is None else _TOPIC_MESSAGE_BYTES)
+        self._limiter = SubscriptionLimiter("monitors")
+        self._accept_monitor = AcceptMonitor(self._socket, self._limiter)
+        self._gate = Gate(self._socket, keys, MONITOR_KEYS) if keys is not None else None
+        self.watched: tuple[Watched, ...] = (self._accept_monitor, *([self._gate] if self._gate else []))
+        """Further sockets whose descriptors must be watched."""
+        self._socket.sndhwm = PUBLISHED_AHEAD
+        self._socket.setsockopt(zmq.XPUB_VERBOSE, 1)  # reports every new subscriber, not only the first one
+
+    def bind(self, address: Address) -> None:
+        """Publish at a further address; raises ListenError, which names it, if that is impossible."""
+        if self._gate is not None:
+            self._gate.guard(address)
+        mask = os.umask(0o077)  # only its owner may use an ipc socket
+        try:
+            self._socket.bind(str(address))
+        except zmq.ZMQError as error:
+            raise ListenError(f"cannot listen to {address}: {os.strerror(error.errno or 0)}") from None
+        finally:
+            os.umask(mask)
+
+    def fileno(self) -> int:
+        """The descriptor to wait on; `joined` re-arms its edge."""
+        return self._socket.FD
+
+    def joined(self) -> bool:
+        """Whether a subscriber has joined since the last call; call it after sending, too."""
+        joined = False
+        while is_readable(self._socket):
+            frame = RAW.recv(self._socket, NOWAIT, False)
+            descriptor = descriptor_of(frame)
+            if self._gate is None or descriptor is None or self._is_accepted(self._gate, descriptor, frame):
+                joined = self._limiter.subscription_changed(descriptor, frame.bytes) or joined
+        return joined and self.has_subscribers
+
+    def _is_accepted(self, gate: Gate, descriptor: int, frame: Any) -> bool:
+        """Whether the sender's key is accepted; if not, its connection is closed."""
+        key = gate.key_of(frame)
+        if key is None:
+            descriptors.shut_down(descriptor)
+        elif key:
+            self._accept_monitor.process_events()  # the event "accepted" precedes the first message
+            self._limiter.first_message(descriptor, key + descriptor.to_bytes(4, "big"))
+        return key is not None
+
+    def close_greedy(self, seconds: float) -> None:
+        """Close connections that take too much memory; `seconds` after the last call. Call `joined` afterwards."""
+        self._accept_monitor.process_events()  # the kernel may have reused descriptors
+        self._limiter.close_greedy(seconds, None, drained=not is_readable(self._socket))
+
+    def close_revoked(self) -> None:
+        """Close the connections of keys that are accepted no longer."""
+        if self._gate is not None:
+            cut_keys(self._gate.revoked(), self._accept_monitor, self._limiter)
+
+    @property
+    def has_subscribers(self) -> bool:
+        """Whether any peer has subscribed to everything."""
+        return bool(self._limiter.subscribers)
+
+    def send(self, frames: Frames) -> None:
+        """Send a message to all subscribers."""
+        send(self._socket, frames)
+
+    def close(self) -> None:
+        """Free the addresses."""
+        self.context.destroy(linger=0)
+
+
+class Subscriber:
+    """A subscribing socket; it reconnects until it is closed, or refused for its key."""
+
+    def __init__(self, address: Address, credentials: Credentials | None = None) -> None:
+        self._address, self._credentials = address, credentials
+        self.problem = ""
+        """Why nothing will come: the keys; empty if that is not known. `receive` notices it."""
+        self._context: Context = own_context()
+        self._demand = KeyDemand(self._context, address)
+        self._socket = make_socket(self._context, zmq.SUB)
+        self._socket.set_hwm(PUBLISHED_AHEAD)
+        self._socket.setsockopt(zmq.IPV6, ":" in address.host)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 100)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        self._socket.subscribe(b"")
+        use_credentials(self._socket, credentials, address)
+        self._monitor = self._socket.get_monitor_socket(HANDSHAKE_FAILURES)
+        try:
+            self._socket.connect(str(address))
+        except zmq.ZMQError as error:
+            self.close()
+            raise AddressError(f"cannot connect to {address}: {os.strerror(error.errno or 0)}") from None
+
+    def wait(self, seconds: float) -> bool:
+        """Block until a message is there, at most `seconds`; returns whether one is."""
+        return bool(self._socket.poll(int(seconds * 1000)))
+
+    def receive(self, limit: int = TURN_MESSAGES) -> list[list[bytes]]:
+        """The frames of up to `limit` messages that have arrived."""
+        while is_readable(self._monitor):
+            event = recv_monitor_message(self._monitor, zmq.NOBLOCK)
+            failure = handshake_failure(event["event"], event["value"], self._credentials, self._address)
+            reason = failure.reason
+            if not reason and self._credentials is None:
+                reason = self._demand.reason(":" in self._address.host)
+            self.problem = reason or self.problem
+        messages = receive(self._socket, limit, read)
+        if messages:
+            self.problem = ""
+        return messages
+
+    def subscribe_again(self) -> None:
+        """Subscribe again: the publisher then sends all that a new subscriber receives."""
+        self._socket.unsubscribe(b"")
+        self._socket.subscribe(b"")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._context.destroy(linger=0)
