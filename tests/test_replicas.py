@@ -19,7 +19,7 @@ def far(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Far]:
     (tmp_path / "disk").mkdir()
     words = ("--spill-directory", str(tmp_path / "disk")) if request.param == "disk" else ()
     with two_hosts() as (near, other, wire):
-        made = Far(near, other, wire, tmp_path, "--replicas", "2", *words)
+        made = Far(near, other, wire, tmp_path, *words, replicas=2)
         yield made
         made.close()
 

@@ -18,13 +18,13 @@ SCHEDULER, STORAGE = "tcp://10.77.0.1:2345", "tcp://10.77.0.1:2346"
 class Far:
     """A scheduler and its storage on `near`, a cluster on `far`, where the clients of the test are, too."""
 
-    def __init__(self, near: Host, far: Host, wire: Wire, folder: Path, *storage_words: str) -> None:
+    def __init__(self, near: Host, far: Host, wire: Wire, folder: Path, *storage_words: str, replicas: int = 1) -> None:
         self._storage_words = storage_words
         self.near, self.far, self.wire, self._folder = near, far, wire, folder
         self._started: list[tuple[str, subprocess.Popen[str]]] = []
         self.clusters: list[subprocess.Popen[str]] = []
         self.storage = self.start_storage()
-        words = ("--object-storage-address", STORAGE, "--insecure")
+        words = ("--object-storage-address", STORAGE, "--insecure", "--replicas", str(replicas))
         self._start(near, "scheduler", "-m", "scaler_scheduler", SCHEDULER, *words)
         wait_until(lambda: "monitor address" in self.said("scheduler"), "a scheduler")
 

@@ -36,7 +36,6 @@ class EngineDriver:
         *,
         spills: bool = False,
         spill_limit: int | None = None,
-        replicas: int = 1,
     ) -> None:
         self.now = 0.0
         self.logs: list[str] = []
@@ -53,7 +52,6 @@ class EngineDriver:
             spill_limit,
             key_of=lambda peer: self.keys.get(peer, b""),
             unacknowledged=self.unread.__getitem__,
-            replicas=replicas,
         )
 
     def admit(self, hello: Hello, *, resumed: bool = False) -> list[tuple[bytes, Message]]:

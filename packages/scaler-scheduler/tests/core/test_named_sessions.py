@@ -35,9 +35,8 @@ def welcome(driver: SchedulerDriver, name: bytes, key: bytes = KEY) -> Welcome |
     return driver.core.admit(Hello(Role.CLIENT, peer, 1, session=name[0], session_name=NAME, session_key=key))
 
 
-def to_storage(driver: SchedulerDriver) -> list[KeepSession | DeleteObjects]:
-    messages = [each.message for each in driver.others if isinstance(each, SendToStorage)]
-    return [message for message in messages if not isinstance(message, CopyReplicas)]
+def to_storage(driver: SchedulerDriver) -> list[KeepSession | DeleteObjects | CopyReplicas]:
+    return [each.message for each in driver.others if isinstance(each, SendToStorage)]
 
 
 def finish(driver: SchedulerDriver, agent: bytes, tasks: list[int], stored: bytes = b"") -> None:

@@ -13,6 +13,7 @@ from scaler_protocol.objects import SHARED_BYTES, Reference
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
 from scaler_protocol.storage import CopyReplicas, DeleteObjects
+from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.state import SendToStorage
 
 if TYPE_CHECKING:
@@ -59,8 +60,11 @@ def test_references_are_passed_on_as_such(driver: SchedulerDriver) -> None:
     assert told.stored == (0,) and not driver.take(client, DeleteObjects)
 
 
-@pytest.mark.parametrize("status", [Status.VALUE, Status.RAISED])
-def test_storage_is_told_of_big_results_that_somebody_has_requested(driver: SchedulerDriver, status: int) -> None:
+@pytest.mark.parametrize(("replicas", "status"), [(2, Status.VALUE), (2, Status.RAISED), (1, Status.VALUE)])
+def test_storage_copies_big_results_that_somebody_has_requested_if_it_shall(
+    make_driver: type[SchedulerDriver], replicas: int, status: int
+) -> None:
+    driver = make_driver(SchedulerConfig(replicas=replicas))
     client, agent = driver.client(), driver.agent(workers=4)
     big, small = Reference(NAME, SHARED_BYTES).pack(), Reference(OTHER, SHARED_BYTES - 1).pack()
     tasks = [(client[0] << 32) + number for number in range(1, 5)]
@@ -88,7 +92,7 @@ def test_storage_is_told_of_big_results_that_somebody_has_requested(driver: Sche
         report = Done([task], [ended], Payloads([reference]), runs=[runs[task]], stored=[0], profiles=profiles)
         driver.feed(agent, report)
         told = [each.message for each in driver.others if isinstance(each, SendToStorage)]
-        assert told == ([CopyReplicas([NAME])] if task == tasks[2] else [])
+        assert told == ([CopyReplicas([NAME])] if task == tasks[2] and replicas == 2 else [])
 
 
 def test_an_outcome_that_nobody_takes_is_for_its_session_to_delete(driver: SchedulerDriver) -> None:

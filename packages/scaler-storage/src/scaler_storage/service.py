@@ -77,7 +77,6 @@ class StorageService:
             options.spill_limit,
             key_of=lambda peer: hub.key_of(peer),
             unacknowledged=lambda peer: hub.unacknowledged(peer),
-            replicas=options.replicas or 1,
         )
         hub = self._hub(incarnation, engine, listener)
         loop = asyncio.get_running_loop()

@@ -53,8 +53,8 @@ def content_of(version: int) -> bytes:
 class CopyingServer(EngineDriver):
     """An engine with a client, a worker of another host, and the scheduler."""
 
-    def __init__(self, rooms: int = 100, *, spills: bool = False, spill_limit: int | None = None, n: int = 2) -> None:
-        super().__init__(rooms * ROOM, SIZE + 1, spills=spills, spill_limit=spill_limit, replicas=n)
+    def __init__(self, rooms: int = 100, *, spills: bool = False, spill_limit: int | None = None) -> None:
+        super().__init__(rooms * ROOM, SIZE + 1, spills=spills, spill_limit=spill_limit)
         for peer, role in ((CLIENT, Role.CLIENT), (WORKER, Role.AGENT), (SCHEDULER, Role.OPERATOR)):
             self.admit(Hello(role, peer, 1, session=peer == CLIENT, service=ServiceKind.STORAGE))
 
@@ -131,15 +131,11 @@ def test_a_requested_result_outlives_its_host() -> None:
     assert server.hold(NAMES[0], 1) == 0, "a host that comes back need not keep it"
 
 
-def test_nobody_copies_what_nobody_requests_or_with_one_replica() -> None:
+def test_nobody_copies_what_nobody_requests() -> None:
     server = CopyingServer()
     server.join(A)
     server.hold(NAMES[0], 1)
     assert server.want(NAMES[1]) == [] and server.core.due() is None
-    server = CopyingServer(n=1)
-    server.join(A)
-    server.hold(NAMES[0], 1)
-    assert server.want(NAMES[0]) == [] and server.core.due() is None
     with pytest.raises(ProtocolError):
         server.tell(CLIENT, CopyReplicas(NAMES))
 

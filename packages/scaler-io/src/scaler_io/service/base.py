@@ -67,7 +67,6 @@ class ServerOptions(ServiceOptions):
     segment_directory: Path | None
     spill_directory: Path | None
     spill_limit: int | None
-    replicas: int | None
     client_timeout_seconds: float
     object_retention_seconds: float
     ready_fd: int | None

@@ -222,13 +222,6 @@ STORAGE_OPTIONS: Final = (
         default=None,
         metavar="BYTES",
     ),
-    Option(
-        ("--replicas",),
-        "with 2, results of 256 KiB and more that stay on the host that made them are copied here when the network is "
-        "idle, so that they outlive that host; 1 if left out",
-        whole_number(1, 2),
-        default=None,
-    ),
 )
 """How much an object storage server may keep, and where: options of the server and of programs that start one."""
 

@@ -92,7 +92,8 @@ class Completion:
             self._state.send(owner.peer, report)
         if owner.kept is not None:
             self._keep(owner.kept, report)
-        self._state.copy_results(report.results[position] for position in report.stored)
+        if report.stored and self._state.config.replicas > 1:
+            self._state.copy_results(report.results[position] for position in report.stored)
         if self._state.recorder is not None:
             self._state.recorder.forwarded(owner, report)
         event_log = self._state.event_log
@@ -309,7 +310,7 @@ class Completion:
         extra = record.extra
         if extra is None or not extra.intermediate or (outcome[0] != Status.VALUE and not shared):
             session, ended = record.group.session, (outcome, profile, agent_name)
-            if outcome[2]:
+            if outcome[2] and self._state.config.replicas > 1:
                 self._state.copy_results((outcome[1],))
             if session.named is None or self._keep_for(session.named, record, ended, now):
                 self.tell(session, record.id, ended)

@@ -32,6 +32,8 @@ class SchedulerConfig:
     """How long results of named sessions are kept after they came or were last read."""
     result_limit: int = 2**30
     """Bytes of results of named sessions in memory; those above 16 KiB are in object storage."""
+    replicas: int = 1
+    """With 2, object storage copies requested results of 256 KiB and more from the host that made them."""
     scaling: Callable[[], ScalingPolicy] | None = None
     """Makes the policy that sets how many workers each worker manager has; None: managers are asked for none."""
     adapters: frozenset[str] = frozenset()

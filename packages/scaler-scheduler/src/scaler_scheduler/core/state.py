@@ -118,7 +118,7 @@ class SchedulerState:
                 self.send(session.peer, message)
 
     def copy_results(self, results: Iterable[bytes]) -> None:
-        """Somebody has requested these stored results, given by packed references: object storage may copy big ones."""
+        """Somebody has requested these stored results, given by packed references: object storage copies big ones."""
         objects = [
             packed[:OBJECT_ID_BYTES]
             for packed in results

@@ -50,6 +50,7 @@ class SchedulerOptions(ServerOptions):
     worker_timeout_seconds: float
     result_retention_seconds: float
     result_limit: int
+    replicas: int
     allocate_policy: str | None
     policy_engine_type: str
     policy_content: str | None
@@ -251,6 +252,13 @@ COMMAND = Command(
             "bytes of memory for results of named sessions; those above 16 KiB are in object storage",
             whole_number(1),
             default=2**30,
+        ),
+        Option(
+            ("--replicas",),
+            "with 2, object storage copies requested results of 256 KiB and more that stay on the host that made them "
+            "when it has nothing else to do, so that they outlive that host",
+            whole_number(1, 2),
+            default=1,
         ),
         Option(
             ("--object-retention-seconds", "-ot"), "how long orphaned results are kept", positive_seconds, default=60.0

@@ -28,8 +28,8 @@ from scaler_scheduler.monitoring.dumps import Dumps
 from scaler_scheduler.monitoring.publisher import MonitorPublisher, StatusSampler, local_monitor
 from scaler_scheduler.service.idle import give_back_when_idle
 from scaler_scheduler.service.options import SchedulerOptions
+from scaler_scheduler.service.storage_orders import StorageOrders
 from scaler_scheduler.service.storage_server import StorageServer
-from scaler_scheduler.service.stored_sessions import StoredSessions
 
 if TYPE_CHECKING:
     from scaler_scheduler.journal.journal import Journal
@@ -65,7 +65,7 @@ class SchedulerService:
         local = local_monitor(listener.address)
         publication = MonitorPublisher(core, sampler, storage, monitor, local, self._options.authorized())
         dumps = Dumps(sampler, hub, self._options.logging_paths, listener.address)
-        journal, stored = self._journal(core), StoredSessions(storage, self._credentials)
+        journal, stored = self._journal(core), StorageOrders(storage, self._credentials)
         perform: dict[type, Callable[[Any], object]] = {WriteDump: dumps.answer, SendToStorage: stored.send}
         hold = journal.hold if journal else None
         reception = ServerLoop("Scheduler", listener, hub, core, stop, perform, hold)
@@ -139,6 +139,7 @@ class SchedulerService:
             worker_timeout_seconds=options.worker_timeout_seconds,
             result_retention_seconds=options.result_retention_seconds,
             result_limit=options.result_limit,
+            replicas=options.replicas,
             storage_address=str(options.advertised_object_storage_address or storage),
         )
         incarnation = new_incarnation()

@@ -108,7 +108,6 @@ def _arguments(options: SchedulerOptions) -> list[str]:
         "segment-directory": options.segment_directory,
         "spill-directory": options.spill_directory,
         "spill-limit": options.spill_limit,
-        "replicas": options.replicas,
         "logging-level": options.logging_level,
         "log-format": options.log_format,
     }

@@ -15,19 +15,18 @@ LOOK_SECONDS = 0.25
 class CopyOrders:
     """Takes the scheduler's word for which results somebody has requested. `is_idle`: no read or fetch is under way."""
 
-    def __init__(self, state: StorageState, is_idle: Callable[[], bool], *, copies: bool) -> None:
-        self._state, self._is_idle, self._copies = state, is_idle, copies
+    def __init__(self, state: StorageState, is_idle: Callable[[], bool]) -> None:
+        self._state, self._is_idle = state, is_idle
         self._ordered: tuple[bytes, bytes, float] | None = None
         """The object, the replica server and the time of the last order, until its copy is there or given up."""
         self._look_at = 0.0
 
     def want(self, peer: bytes, event: CopyReplicas) -> None:
         """Copies are wanted of those of these objects that are on other hosts."""
-        if self._copies:
-            for name in event.objects:
-                record = self._state.find(name)
-                if record is not None and record.host:
-                    self._state.copies.want(name)
+        for name in event.objects:
+            record = self._state.find(name)
+            if record is not None and record.host:
+                self._state.copies.want(name)
 
     def settle(self) -> None:
         """Order the next copy if nothing else is under way."""

@@ -22,7 +22,7 @@ are orphans: all are freed `retention_seconds` after the last one was written.
 
 Memory is bounded: scaler_storage.engine.pager spills objects that are not mapped. A request that needs room waits in a
 queue, or is refused if no room can be made. Large results may stay on the host that made them
-(scaler_storage.engine.remote_objects); with two `replicas` those that somebody has requested are copied here
+(scaler_storage.engine.remote_objects); those that the scheduler names are copied here
 (scaler_storage.engine.copies). A mapped segment is pinned: its bytes do not change until the pin is released.
 A segment that a lost peer may still use is never reused. A local process may hold a lock for as long as it lives. When
 the lock is free, its uploads and pins end, even if its connection is still open, and its session ends some seconds
@@ -127,7 +127,6 @@ class StorageEngine:
         *,
         key_of: Callable[[bytes], bytes] = lambda peer: b"",
         unacknowledged: Callable[[bytes], int] = lambda peer: 0,
-        replicas: int = 1,
     ) -> None:
         """`key_of` tells the key that a peer has proved, `unacknowledged` which bytes it has not acknowledged."""
         self._incarnation = incarnation
@@ -138,7 +137,7 @@ class StorageEngine:
         self._readers = Readers(key_of, unacknowledged)
         self._reading = Reading(self._state, self._remote, self._readers, incarnation << _COUNT_BITS)
         self._writing = Writing(self._state, self._reading, retention_seconds, incarnation << _COUNT_BITS)
-        self._copy_orders = CopyOrders(self._state, self._is_idle, copies=replicas > 1)
+        self._copy_orders = CopyOrders(self._state, self._is_idle)
         self._send_failures = SendFailures(self._state, self._writing, self._reading)
         self._saw_earlier_server = False
         """Whether a peer of an earlier server has connected."""

@@ -1,4 +1,4 @@
-"""StoredSessions: the scheduler's link to object storage, for named sessions and for which results are requested."""
+"""StorageOrders: the scheduler's link to object storage, which it tells what to keep, delete and copy."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SOON_SECONDS: Final = 0.01
 IDLE_SECONDS: Final = 0.5
 
 
-class StoredSessions:
+class StorageOrders:
     """Owns named sessions in storage from their first message on, and again if the server was replaced.
 
-    What another server was told of results is not repeated. Opens the link with the first message. Never blocks; for
-    the running loop.
+    Orders to copy are not repeated to another server. Opens the link with the first message. Never blocks; for the
+    running loop.
     """
 
     def __init__(self, address: Address, credentials: Credentials | None) -> None:
@@ -48,9 +48,8 @@ class StoredSessions:
             elif self._link is None or not self._link.is_up:
                 self._ended[message.session] = message
         if self._link is None:
-            name = "scheduler"
-            self._link = OperatorLink(self._address, name, ServiceKind.STORAGE, credentials=self._credentials)
-        # Sessions are told when the link is up; orders to copy must not pile up while a server is away.
+            self._link = OperatorLink(self._address, "scheduler", ServiceKind.STORAGE, credentials=self._credentials)
+        # Sessions are sent when the link comes up; orders to copy must not pile up while a server is away.
         is_dropped = isinstance(message, CopyReplicas) and self._link.problem
         if self._link.is_up or not (is_dropped or isinstance(message, KeepSession)):
             self._link.send(message)
