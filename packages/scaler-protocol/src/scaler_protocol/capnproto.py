@@ -65,7 +65,7 @@ def message(root: int, body: Sequence[bytes]) -> bytes:
 
 
 def data_section(numbers: Sequence[tuple[str, int]], words: int) -> struct.Struct:
-    """What packs the numbers of a data section, given by type and offset in bits, in the order of their offsets."""
+    """A packer of the numbers of a data section, given by type and offset in bits, in the order of their offsets."""
     codes, end = ["<"], 0
     for kind, place in numbers:
         code, size, _ = NUMBERS[kind]
@@ -137,7 +137,7 @@ def _write_flags(values: Sequence[Any]) -> Written:
 
 
 def flag(value: Any) -> bool:
-    """A boolean; raises TypeError for what is none."""
+    """A boolean; raises TypeError for any other value."""
     if value not in (True, False):
         raise TypeError(f"{value!r} is neither True nor False")
     return bool(value)

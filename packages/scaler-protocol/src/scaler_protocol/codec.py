@@ -301,7 +301,7 @@ class _Kind:
 
 
 def _functions(field: _Field) -> tuple[capnproto.Write, capnproto.Read]:
-    """What writes the value of a field that a pointer leads to, and what reads it."""
+    """The functions that write and read the value of a pointer field."""
     if field.attribute == _GROUPS:
         return _write_groups, _read_groups
     if field.schema.kind == "payloads":

@@ -123,7 +123,7 @@ class Gate:
 
 
 class Control:
-    """A second connection to a service, which says nothing: what becomes of it tells why the first one has ended.
+    """A second, silent connection to a service: whether it is greeted and kept tells why the first one has ended.
 
     ZeroMQ reports that a service has closed a connection during the handshake, and no more. A service with another key
     greets both, closes the first and keeps this one for a while. A proxy without its service greets neither; a service

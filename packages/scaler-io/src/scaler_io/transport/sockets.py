@@ -1,4 +1,4 @@
-"""Sockets of ZeroMQ: how all of them are made, written and read, and what accepting ones take.
+"""ZeroMQ sockets: how they are made, written and read, and which connections accepting ones take.
 
 A socket's descriptor is edge-triggered: the shell must call `readable()` again after its last receive and last send.
 
