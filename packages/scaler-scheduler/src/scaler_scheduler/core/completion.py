@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import cast
 
-from scaler_protocol.errors import MemoryLimitError, ScalerError, WorkerDiedError, describe, restore
+from scaler_protocol.errors import ScalerError, WorkerDiedError, describe, restore
 from scaler_protocol.ids import session_of
 from scaler_protocol.messages import Done, Ended, NeedInputs, Status, Submit
 from scaler_protocol.objects import OBJECT_ID_BYTES
@@ -15,6 +15,7 @@ from scaler_protocol.payloads import Payloads
 from scaler_protocol.plurals import counted
 from scaler_protocol.profiles import NO_PROFILE, Profile, profile_at
 from scaler_scheduler.core.dependencies import Dependencies
+from scaler_scheduler.core.lost_runs import LostRuns, too_often
 from scaler_scheduler.core.records import (
     ASSIGNED,
     DONE,
@@ -28,14 +29,13 @@ from scaler_scheduler.core.records import (
     Outcome,
     OutcomeBatch,
     SessionRecord,
-    TaskExtra,
     TaskRecord,
 )
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.reports import plain_owner, profile_of, take_runs
 from scaler_scheduler.core.speculation import Speculation
 from scaler_scheduler.core.state import SchedulerState
-from scaler_scheduler.core.suspects import NOBODY, Blame, blame
+from scaler_scheduler.core.suspects import NOBODY, blame
 
 RELEASE_SECONDS = 0.05
 """Releases, and Ended for watching sessions, are collected for this long."""
@@ -51,6 +51,7 @@ class Completion:
         self._recovery = recovery
         self.dependencies = Dependencies(state, self._release, self.end_children)
         self.speculation = Speculation(state, self.end_children)
+        self._lost_runs = LostRuns(state)
         self._batches: dict[tuple[bytes, str], OutcomeBatch] = {}
         self._release_at: float | None = None
         self._unclaimed: dict[SessionRecord, list[int]] = {}
@@ -167,7 +168,7 @@ class Completion:
         record.agent = agent
         payload = report.results[position]
         if status == Status.LOST:
-            status, payload = Status.FAILED, self._lost_too_often(record, payload)
+            status, payload = Status.FAILED, too_often(record, payload)
         profile = profile_of(report, position)
         self.end(record, status, payload, now, stored=stored, profile=profile, agent_name=report.agent)
 
@@ -217,7 +218,7 @@ class Completion:
     def _runs_again(self, record: TaskRecord, status: int, payload: bytes, now: float) -> bool:
         """Count a run that ended with this status; returns whether the task runs again, and queues it."""
         if status == Status.LOST:
-            again = self._is_lost_run_repeated(record, payload)
+            again = self._lost_runs.is_repeated(record, payload)
         elif status == Status.RAISED:
             retries = record.group.group.retries
             again = bool(retries) and record.more().raised_runs < retries
@@ -236,32 +237,6 @@ class Completion:
             if self._state.recorder is not None:
                 self._state.recorder.attempts(record)
         return again
-
-    def _is_lost_run_repeated(self, record: TaskRecord, payload: bytes) -> bool:
-        """Count a lost run; returns whether the task runs again.
-
-        A run that used too much memory is not charged: the first time, the task runs again, alone on a host. Neither is
-        one that had ended when its worker died.
-        """
-        extra, error = record.more(), restore(payload)
-        extra.earlier_runs += 1
-        if isinstance(error, MemoryLimitError):
-            first, extra.exclusive = not extra.exclusive, True
-            return first
-        if error.details.get("charged") is False:
-            return True
-        extra.lost_runs += 1
-        self._state.event_log.lost_runs += 1
-        return extra.lost_runs < self._state.config.lost_run_limit
-
-    def _lost_too_often(self, record: TaskRecord, payload: bytes) -> bytes:
-        error = restore(payload)
-        if isinstance(error, MemoryLimitError):
-            return payload
-        runs = record.extra.lost_runs if record.extra else 1
-        limit = WorkerDiedError(f"{error} ({counted(runs, 'run')} lost; that is the limit)")
-        limit.details = {**error.details, "runs": runs}
-        return describe(limit)
 
     def end(
         self,
@@ -436,8 +411,8 @@ class Completion:
                 continue
             extra = record.more()
             extra.give_up(record.run, agent)
-            self._count_lost(record, extra, blamed, on_workers)
-            if extra.lost_runs < self._state.config.lost_run_limit:
+            self._lost_runs.count_with_agent(record, blamed, on_workers)
+            if self._lost_runs.is_below_limit(record):
                 if not self.speculation.take_over(record, now):
                     again.append(record)
                 continue
@@ -449,26 +424,6 @@ class Completion:
             )
             self.fail(record, error, now)
         self._state.queue(again, now, first=True)
-
-    def _count_lost(self, record: TaskRecord, extra: TaskExtra, blamed: Blame, on_workers: set[int]) -> None:
-        """Count a run that was lost with its agent."""
-        charged_before = extra.lost_runs, extra.shared_losses, extra.earlier_runs
-        self._state.event_log.lost_runs += record.run in blamed.running
-        if record.run in on_workers:
-            extra.earlier_runs += 1
-            extra.counted = record.run
-        if record.run in blamed.charged:
-            extra.lost_runs += 1
-            extra.charged, extra.suspect = record.run, True
-        elif record.run in blamed.suspected:
-            extra.shared_losses += record.run in blamed.running
-            extra.suspect = True
-        if self._state.recorder is not None and charged_before != (
-            extra.lost_runs,
-            extra.shared_losses,
-            extra.earlier_runs,
-        ):
-            self._state.recorder.attempts(record)
 
     def cancel_known(self, tasks: Iterable[int], now: float) -> None:
         """The owner does not want these tasks any more, ended or not; it is asked for those that other tasks need."""

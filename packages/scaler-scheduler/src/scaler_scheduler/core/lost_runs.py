@@ -1,0 +1,67 @@
+"""Lost runs: which of them count for their task, and whether the task runs again."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+from scaler_protocol.errors import MemoryLimitError, WorkerDiedError, describe, restore
+from scaler_protocol.plurals import counted
+from scaler_scheduler.core.records import TaskRecord
+from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.suspects import Blame
+
+
+class LostRuns:
+    """Counts the runs of tasks that were lost with their worker or their agent."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+
+    def is_repeated(self, record: TaskRecord, payload: bytes) -> bool:
+        """Count a run that was lost with its worker; returns whether the task runs again.
+
+        A run that used too much memory is not charged: the first time, the task runs again, alone on a host. Neither is
+        one that had ended when its worker died.
+        """
+        extra, error = record.more(), restore(payload)
+        extra.earlier_runs += 1
+        if isinstance(error, MemoryLimitError):
+            first, extra.exclusive = not extra.exclusive, True
+            return first
+        if error.details.get("charged") is False:
+            return True
+        extra.lost_runs += 1
+        self._state.event_log.lost_runs += 1
+        return self.is_below_limit(record)
+
+    def count_with_agent(self, record: TaskRecord, blamed: Blame, on_workers: AbstractSet[int]) -> None:
+        """Count a run that was lost with its agent."""
+        extra = record.more()
+        before = extra.lost_runs, extra.shared_losses, extra.earlier_runs
+        self._state.event_log.lost_runs += record.run in blamed.running
+        if record.run in on_workers:
+            extra.earlier_runs += 1
+            extra.counted = record.run
+        if record.run in blamed.charged:
+            extra.lost_runs += 1
+            extra.charged, extra.suspect = record.run, True
+        elif record.run in blamed.suspected:
+            extra.shared_losses += record.run in blamed.running
+            extra.suspect = True
+        if self._state.recorder is not None and before != (extra.lost_runs, extra.shared_losses, extra.earlier_runs):
+            self._state.recorder.attempts(record)
+
+    def is_below_limit(self, record: TaskRecord) -> bool:
+        """Whether the task may run again after the runs that were charged to it."""
+        return record.more().lost_runs < self._state.config.lost_run_limit
+
+
+def too_often(record: TaskRecord, payload: bytes) -> bytes:
+    """The error of a task whose run was lost, as `payload` says, and that does not run again."""
+    error = restore(payload)
+    if isinstance(error, MemoryLimitError):
+        return payload
+    runs = record.extra.lost_runs if record.extra else 1
+    limit = WorkerDiedError(f"{error} ({counted(runs, 'run')} lost; that is the limit)")
+    limit.details = {**error.details, "runs": runs}
+    return describe(limit)
