@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from scaler import Client
+from scaler_launch.supervisor import RESTARTS
 from support.faults import parent_of
 from support.gates import SECONDS
-from support.processes import PROGRAMS, Terminal, Watched, command_line, descendants, free_ports, taken_port
+from support.processes import PROGRAMS, Terminal, Watched, children, command_line, descendants, free_ports, taken_port
 from support.waiting import wait_until
 
 STAGES = (
@@ -58,6 +59,11 @@ class Launched:
     def read_until(self, text: str) -> None:
         if text:
             self.terminal.read_until(text)
+
+    def service(self, module: str) -> int:
+        """The process id of the service of this module."""
+        [pid] = [pid for pid in children(self.pid) if f" {module} " in command_line(pid)]
+        return pid
 
     def end(self, number: signal.Signals) -> int:
         """Send a signal; no process and no port is left soon after. Returns the exit code."""
@@ -123,18 +129,36 @@ def test_nothing_survives_a_signal(launched: Launched, stage: str, number: signa
     assert "Traceback" not in "\n".join(launched.terminal.lines + launched.terminal.rest())
 
 
-def test_the_end_of_one_service_ends_all_with_its_code_and_last_words(launched: Launched) -> None:
+def test_each_service_that_dies_is_started_again_and_the_cluster_works(launched: Launched) -> None:
     launched.read_until("workers wanted")
-    [scheduler] = [pid for pid in descendants(launched.pid) if "scaler_scheduler" in command_line(pid)]
+    with Client(launched.address) as client:
+        for module, name in (
+            ("scaler_storage", "object storage server"),
+            ("scaler_scheduler", "scheduler"),
+            ("scaler_worker.managers.main", "worker manager local"),
+        ):
+            os.kill(launched.service(module), signal.SIGKILL)
+            launched.read_until(f"scaler: the {name} has ended with signal SIGKILL; its last lines:")
+            launched.read_until(f"scaler: the {name} runs again")
+            assert len(client.submit(bytes, 100_000).result(SECONDS)) == 100_000
+    os.kill(launched.service("scaler_scheduler"), signal.SIGTERM)  # it ends with code 0, and all with it
+    assert launched.terminal.process.wait(SECONDS) == 0
+
+
+def test_a_service_that_dies_too_often_ends_all_with_its_code_and_last_words(launched: Launched) -> None:
+    launched.read_until("workers wanted")
+    for _ in range(RESTARTS):
+        os.kill(launched.service("scaler_scheduler"), signal.SIGKILL)
+        launched.read_until("scaler: the scheduler runs again")
     with_all = Watched([launched.pid, *descendants(launched.pid)])
     try:
-        os.kill(scheduler, signal.SIGKILL)
+        os.kill(launched.service("scaler_scheduler"), signal.SIGKILL)
         assert launched.terminal.process.wait(SECONDS) == 128 + signal.SIGKILL
         assert with_all.wait_gone(END_SECONDS) == []
     finally:
         with_all.close()
     lines = "\n".join(launched.terminal.lines + launched.terminal.rest())
-    assert "scaler: the scheduler has ended with signal SIGKILL; its last lines:\n  | " in lines
+    assert lines.count("scaler: the scheduler has ended with signal SIGKILL; its last lines:\n  | ") == RESTARTS + 1
 
 
 def test_a_service_that_cannot_start_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The launcher's processes: started in order, each when the one before is ready, and ended together.
+"""The launcher's processes: started in order, each when the one before is ready, started again when they die, and
+ended together.
 
 Every service is a session of its own, so that Ctrl-C in a terminal reaches the launcher alone. Each ends with this
 process (`--parent-pid`), however that ends. What services print passes through; the last lines of each are kept.
@@ -25,6 +26,11 @@ READY_SECONDS: Final = 30.0
 """How long a service may take until it can be reached."""
 END_SECONDS: Final = 1.5
 """How long a service may take to end before it is told again, and then is killed."""
+RESTARTS: Final = 4
+"""How often a service that dies is started again within RESTARTS_SECONDS."""
+RESTARTS_SECONDS: Final = 60.0
+RESTART_PAUSE: Final = 0.5
+"""Seconds from the end of a service to its next start; its children end with it meanwhile."""
 LAST_LINES: Final = 10
 """Lines quoted of a service that has failed."""
 _LINE_BYTES: Final = 1 << 20
@@ -184,31 +190,86 @@ class _Output:
 
 
 async def supervise(services: Sequence[Service], stop: asyncio.Event) -> None:
-    """Start services in order and run them until `stop` is set; raises ServiceFailedError when one has ended.
+    """Start services in order, and run them until `stop` is set; one that dies when all run is started again.
 
-    At the end all are ended, the last one first.
+    Raises ServiceFailedError when one ends before that, ends by itself with code 0, or dies too often. At the end all
+    are ended, the last one first.
     """
     output = _Output()
     running: list[RunningService] = []
     stopping = asyncio.ensure_future(stop.wait())
     try:
         for service in services:
-            starting = asyncio.ensure_future(RunningService.start(service, output.write))
-            try:
-                await _first_of([starting, stopping], running)
-            except BaseException:
-                await _cancel(starting)
-                raise
-            if stopping.done():
-                await _cancel(starting)
+            started = await _start(service, output, stopping, running)
+            if started is None:
                 return
-            running.append(await starting)
+            running.append(started)
             output.write(f"scaler: the {service.name} runs\n".encode())
-        await _first_of([stopping], running)
+        await _keep_running(running, output, stopping)
     finally:
         stopping.cancel()
         for each in reversed(running):
             await each.end()
+
+
+async def _start(
+    service: Service, output: _Output, stopping: asyncio.Future[Any], others: Sequence[RunningService]
+) -> RunningService | None:
+    """Start a service; None if all are to stop. Raises ServiceFailedError if it, or one of the others, ends before."""
+    starting = asyncio.ensure_future(RunningService.start(service, output.write))
+    try:
+        await _first_of([starting, stopping], others)
+    except BaseException:
+        await _cancel(starting)
+        raise
+    if stopping.done():
+        await _cancel(starting)
+        return None
+    return await starting
+
+
+async def _keep_running(running: list[RunningService], output: _Output, stopping: asyncio.Future[Any]) -> None:
+    """Start services that die again, until all are to stop; raises ServiceFailedError for one that dies too often."""
+    deaths = _Deaths()
+    while True:
+        await asyncio.wait((stopping, *(each.ended for each in running)), return_when=asyncio.FIRST_COMPLETED)
+        if stopping.done():
+            return
+        place = next(place for place, each in enumerate(running) if each.ended.done())
+        started = await _start_again(running[place], deaths, output, stopping)
+        if started is None:
+            return
+        running[place] = started
+        output.write(f"scaler: the {started.service.name} runs again\n".encode())
+
+
+async def _start_again(
+    dead: RunningService, deaths: _Deaths, output: _Output, stopping: asyncio.Future[Any]
+) -> RunningService | None:
+    """Start a service that has ended; None if all are to stop."""
+    failure, name = await dead.failure(), dead.service.name
+    while True:
+        deaths.note(name, failure, asyncio.get_running_loop().time())
+        output.write(f"scaler: {failure}\nscaler: the {name} is started again\n".encode())
+        await asyncio.wait((stopping,), timeout=RESTART_PAUSE)
+        try:
+            return None if stopping.done() else await _start(dead.service, output, stopping, ())
+        except ServiceFailedError as again:
+            failure = again
+
+
+class _Deaths:
+    """When each service has died lately."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, deque[float]] = {}
+
+    def note(self, name: str, failure: ServiceFailedError, now: float) -> None:
+        """Raises the failure if the service has ended with code 0, or too often."""
+        times = self._times.setdefault(name, deque(maxlen=RESTARTS))
+        if not failure.code or (len(times) == RESTARTS and now < times[0] + RESTARTS_SECONDS):
+            raise failure
+        times.append(now)
 
 
 async def _first_of(futures: Sequence[asyncio.Future[Any]], running: Sequence[RunningService]) -> None:
