@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from scaler import Client
 from scaler_protocol.errors import TaskTimeoutError
+from scaler_protocol.messages import MESSAGE_GROUPS
 from support.clusters import LocalCluster, listening_to
 from support.gates import SECONDS, Gate, wait_at
 from support.tasks import add, explode, pair, pause_and_add, sizes, square, total
@@ -355,3 +356,10 @@ def test_progress_counts_inner_nodes(client: Client, monkeypatch: pytest.MonkeyP
     assert counted[-1] == (40, 40) and any(0 < done < 40 for done, _ in counted), counted
     assert client.map(square, range(100), progress=True) == [i * i for i in range(100)]
     assert counted[-1] == (100, 100)
+
+
+def test_a_graph_of_more_functions_than_a_message_has_groups(client: Client) -> None:
+    functions = [eval(f"lambda x: x + {number}") for number in range(MESSAGE_GROUPS + 44)]
+    graph: dict[Any, Any] = {"0": 1}
+    graph.update({str(number): (function, "0") for number, function in enumerate(functions, 1)})
+    assert client.get(graph, list(graph)) == {"0": 1} | {str(n): n for n in range(1, len(graph))}

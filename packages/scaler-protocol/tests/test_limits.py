@@ -15,7 +15,19 @@ from scaler_protocol.capabilities import capabilities
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import CapabilityError, InvalidFieldError, MalformedMessageError, ScalerError
 from scaler_protocol.handshake import Hello, Role
-from scaler_protocol.messages import Done, Functions, Group, Inputs, Message, NeedFunctions, Run, Submit
+from scaler_protocol.messages import (
+    MESSAGE_GROUPS,
+    MESSAGE_IDS,
+    Cancel,
+    Done,
+    Functions,
+    Group,
+    Inputs,
+    Message,
+    NeedFunctions,
+    Run,
+    Submit,
+)
 from scaler_protocol.monitoring import TaskEvents
 from scaler_protocol.objects import Reference
 from scaler_protocol.payloads import Payloads
@@ -202,3 +214,20 @@ def test_a_reference_names_a_size_that_a_file_can_have() -> None:
 
 def test_the_error_is_a_value_error() -> None:
     assert issubclass(InvalidFieldError, ScalerError) and issubclass(InvalidFieldError, ValueError)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Submit([GROUP] * (MESSAGE_GROUPS + 1), [1], Payloads([b""])),
+        Submit([GROUP], range(MESSAGE_IDS + 1), Payloads([b""] * (MESSAGE_IDS + 1))),
+        Cancel(range(MESSAGE_IDS + 1)),
+        Functions([ID] * (limits.DEFINED + 1), ["n"] * (limits.DEFINED + 1), Payloads([b""] * (limits.DEFINED + 1))),
+    ],
+    ids=["groups", "tasks", "cancelled", "functions"],
+)
+def test_what_would_take_the_scheduler_long_in_one_message_is_refused(wire: Wire, message: Message) -> None:
+    with pytest.raises(InvalidFieldError, match="entries, at most"):
+        encode(message)
+    with pytest.raises(MalformedMessageError, match="entries, at most"):
+        decode(wire.unchecked(message))

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from scaler_client.core import submit_builder
-from scaler_client.core.call_queue import MESSAGE_TASKS
 from scaler_client.core.core import ClientCore
 from scaler_client.core.effects import AnswerShutdown, Cleared, Connected, KeepObjects, Print, Transmit, WorkersListed
 from scaler_client.core.events import (
@@ -24,12 +23,13 @@ from scaler_client.core.events import (
 from scaler_client.core.records import CallBlock, CallGroup, Deliver, FunctionBody
 from scaler_client.core.releases import RELEASE_TASKS
 from scaler_client.core.sent_functions import KEPT_FUNCTIONS
-from scaler_client.core.submit_builder import MESSAGE_GROUPS
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp
 from scaler_protocol.capacity import ListWorkers, WorkerList
 from scaler_protocol.errors import HandshakeRefusedError, SchedulerLostError, restore
 from scaler_protocol.handshake import Goodbye, Heartbeat, Welcome
 from scaler_protocol.messages import (
+    MESSAGE_GROUPS,
+    MESSAGE_TASKS,
     Blocked,
     Cancel,
     Done,

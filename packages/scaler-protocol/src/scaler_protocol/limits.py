@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from scaler_protocol.handshake import Role, ServiceKind
+from scaler_protocol.messages import MESSAGE_GROUPS, MESSAGE_IDS
 from scaler_protocol.monitoring import PACKED_BATCH, PACKED_TASK
 from scaler_protocol.profiles import PROFILE
 from scaler_protocol.ranges import (
@@ -67,6 +68,8 @@ CAPABILITIES: Final = 256
 """Capabilities of a task or an agent."""
 FUNCTIONS: Final = 2**16
 """Groups, or functions, in one message; positions of groups have 16 bits."""
+DEFINED: Final = 4096
+"""Functions that one message defines in the scheduler."""
 KEPT_FUNCTIONS: Final = 4096
 """The scheduler assumes that an agent has the last 4,096 functions that it was sent; the agent requests others."""
 WORKERS: Final = Whole(0, 2**16 - 1)
@@ -103,6 +106,7 @@ _CAPABILITIES: Final = {
     "capability_values": Column(CAPABILITY_VALUE, CAPABILITIES),
 }
 _CODE: Final = {"functions": _FUNCTION_IDS, "names": _FUNCTION_NAMES}
+_DEFINITIONS: Final = {"functions": Column(ID, DEFINED), "names": Column(NAME, DEFINED)}
 
 DEFAULTS: Final[Mapping[str, Limit]] = {
     **{f"uint{bits}": Whole(0, 2**bits - 1) for bits in (8, 16, 32, 64)},
@@ -153,11 +157,16 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "session_token": Bytes(0, 64),
     },
     "Refused": {"reasons": Column(WORDS, 64)},
-    "Submit": {"groups": _GROUPS, **_CODE},
+    "Submit": {
+        "groups": Column(Anything(), MESSAGE_GROUPS, each_fits=True),
+        "tasks": Column(DEFAULTS["uint64"], MESSAGE_IDS, each_fits=True),
+        **_DEFINITIONS,
+    },
     "Run": {"groups": _GROUPS, **_CODE},
     "Done": {"statuses": _STATUSES, "agent": NAME},
     "NeedFunctions": {"functions": _FUNCTION_IDS},
-    "Functions": _CODE,
+    "Functions": _DEFINITIONS,
+    "Cancel": {"tasks": Column(DEFAULTS["uint64"], MESSAGE_IDS, each_fits=True)},
     "Inputs": {"statuses": _STATUSES},
     "Output": {"streams": Column(AnyOf(frozenset({1, 2})), ENTRIES)},
     "AgentStatus": {

@@ -25,8 +25,12 @@ MESSAGE_LIMIT = 1024 * 1024
 """Bytes of payload after which a sender begins another message."""
 MESSAGE_MOST: Final = 32 * 1024 * 1024
 """Longest message that services receive."""
-MESSAGE_IDS: Final = 2**20
-"""Ids after which a sender begins another message."""
+MESSAGE_TASKS: Final = 4096
+"""Tasks after which a sender begins another Submit."""
+MESSAGE_GROUPS: Final = 256
+"""Groups of one Submit, at most. A message must not take the scheduler long: all other peers wait meanwhile."""
+MESSAGE_IDS: Final = 2**16
+"""Ids after which a sender begins another message; a Submit or Cancel has no more tasks."""
 
 Flags = Sequence[bool]
 Ints = Sequence[int]

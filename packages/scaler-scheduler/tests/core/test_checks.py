@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -277,6 +277,15 @@ def work(act: Callable[[], object]) -> int:
     return count
 
 
+def submit_each(driver: SchedulerDriver, client: bytes, groups: Sequence[Group]) -> None:
+    """A task of each group."""
+    first = first_task(client[0]) + 1
+    for at in range(0, len(groups), messages.MESSAGE_GROUPS):
+        some = groups[at : at + messages.MESSAGE_GROUPS]
+        tasks, calls = range(first + at, first + at + len(some)), Payloads([b"c"] * len(some))
+        driver.feed(client, Submit(some, tasks, calls, task_groups=range(len(some))))
+
+
 @pytest.mark.parametrize("act", ["a client leaves", "an agent asks for functions"])
 def test_what_one_client_has_costs_no_other(driver: SchedulerDriver, act: str) -> None:
     agent, costs = driver.agent(), []
@@ -284,8 +293,7 @@ def test_what_one_client_has_costs_no_other(driver: SchedulerDriver, act: str) -
     for count in (1, 2000):
         hoarder, passer = driver.client(b"h"), driver.client(b"p")
         groups = [Group(FUNCTION, (f"c{number}",), (-1,)) for number in range(count)]
-        tasks = range(first_task(ord("h")) + 1, first_task(ord("h")) + 1 + count)
-        driver.feed(hoarder, Submit(groups, list(tasks), Payloads([b"c"] * count), task_groups=list(range(count))))
+        submit_each(driver, hoarder, groups)
         driver.submit(passer)
         event: HubEvent
         peer, event = (passer, PeerLost("left")) if act == "a client leaves" else (agent, unknown)
@@ -301,7 +309,7 @@ def test_a_decision_does_not_look_at_every_priority(make_driver: type[SchedulerD
         driver = make_driver()
         tasks = list(range(FIRST + 1, FIRST + 1 + count))
         groups = [Group(FUNCTION, priority=number) for number in range(count)]
-        driver.feed(driver.client(b"c"), replace(submit(*tasks), groups=groups, task_groups=list(range(count))))
+        submit_each(driver, driver.client(b"c"), groups)
         room, taken = driver.core.state.waiting, list[int]()
         room.add_class(offer)
 

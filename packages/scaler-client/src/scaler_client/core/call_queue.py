@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
 
 from scaler_client.core.graph_state import GraphPiece, GraphTasks
 from scaler_client.core.records import CallBlock, OutstandingCall, ResentCall, WaitingCall
 from scaler_client.core.submit_builder import SubmitBuilder, is_uploaded
 from scaler_protocol.handshake import SESSION_CREDIT
-from scaler_protocol.messages import MESSAGE_LIMIT
-
-MESSAGE_TASKS: Final = 4096
+from scaler_protocol.messages import MESSAGE_LIMIT, MESSAGE_TASKS
 
 
 class CallQueue:

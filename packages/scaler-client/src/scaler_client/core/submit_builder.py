@@ -9,11 +9,8 @@ from dataclasses import replace
 from scaler_client.core.graph_state import GraphPiece
 from scaler_client.core.records import CallBlock, CallGroup, Dependency, FunctionBody, OutstandingCall, WaitingCall
 from scaler_client.objects.handles import StoredPayload, pending_puts, stored_positions
-from scaler_protocol.messages import MESSAGE_IDS, Functions, Inputs, Message, Reconcile, Submit
+from scaler_protocol.messages import MESSAGE_GROUPS, MESSAGE_IDS, Functions, Inputs, Message, Reconcile, Submit
 from scaler_protocol.payloads import Payloads
-
-MESSAGE_GROUPS = 256
-"""Groups in one message: each may bring functions, which have up to INLINE_LIMIT bytes."""
 
 
 def is_uploaded(call: WaitingCall | GraphPiece) -> bool:

@@ -22,11 +22,10 @@ from scaler_client.runtime.io_thread import IoThread
 from scaler_client.task_context import load_object
 from scaler_protocol.buffers import Payload
 from scaler_protocol.handshake import INLINE_LIMIT
-from scaler_protocol.messages import MESSAGE_LIMIT, Group
+from scaler_protocol.messages import MESSAGE_GROUPS, MESSAGE_LIMIT, MESSAGE_TASKS, Group
 from scaler_protocol.ranges import shown
 from scaler_protocol.serializer import join_parts, split_parts
 
-PIECE_NODES: Final = 4096
 _INLINE_CHARACTERS: Final = 256
 """Characters of a text or bytes node up to which it is serialized into each of its consumers."""
 _PICKLED_DIRECTLY: Final = PLAIN | {NodeInput}
@@ -112,7 +111,7 @@ class GraphSubmission:
     def _piece(self, start: int, groups: list[CallGroup], asked: Mapping[int, Hashable]) -> GraphPiece:
         """Serialize one piece from a position on."""
         first, plan = self._first, self._plan
-        calls, others = self._write_some(start)
+        calls, others = self._write_some(start, _most_together(groups, start))
         end = start + len(calls)
         rows = plan.needs[start:end]
         futures: dict[int, ScalerFuture[Any]] = {}
@@ -140,12 +139,12 @@ class GraphSubmission:
 
     # --- arguments --------------------------------------------------------------------------------------------------
 
-    def _write_some(self, start: int) -> tuple[list[bytes], dict[int, Sequence[Dependency]]]:
+    def _write_some(self, start: int, end: int) -> tuple[list[bytes], dict[int, Sequence[Dependency]]]:
         """Serialize as many calls as one message holds; returns their dependencies on other tasks and objects, too."""
         calls: list[bytes] = []
         others: dict[int, Sequence[Dependency]] = {}
         size, shapes, written = 0, self._plan.shapes, self._shapes
-        for given in self._plan.arguments[start : start + PIECE_NODES]:
+        for given in self._plan.arguments[start:end]:
             if given is shapes.get(count := len(given)) and (shape := written.get(count)) is not None:
                 calls.append(shape)
                 size += len(shape)
@@ -294,6 +293,16 @@ def _raise_failure(futures: Sequence[ScalerFuture[Any]]) -> None:
     for future in futures:
         if future._failed() or future.cancelled():
             future.result()
+
+
+def _most_together(groups: Sequence[CallGroup], start: int) -> int:
+    """Where the piece that begins at `start` ends at the latest: one message has so many tasks, and so many groups."""
+    end, met = min(start + MESSAGE_TASKS, len(groups)), set[CallGroup]()
+    for position in range(start, end):
+        met.add(groups[position])
+        if len(met) > MESSAGE_GROUPS:
+            return position
+    return end
 
 
 def _holds_nodes(value: Any) -> bool:
