@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from scaler_io.links.streams import HEADER
 from scaler_protocol.codec import encode
 from scaler_protocol.messages import Message, Status
-from scaler_protocol.monitoring import TaskStep
+from scaler_protocol.monitoring import EventKind, TaskStep
 from scaler_scheduler.core.records import ASSIGNED, DONE, HELD, WAITING
 from scaler_scheduler.core.snapshot import ProcessStats
 from scaler_ui.model.feed import Feed
 from scaler_ui.model.model import MonitorModel
+from scaler_ui.model.reasons import why
 from support.task_rows import live_rows
 from world.callers import WorldFuture
 from world.cluster import World, plans
@@ -44,6 +45,7 @@ class WorldMonitor:
         """Publish a snapshot, as the shell of the scheduler does."""
         core = self._world.scheduler.core
         self._publish(core.snapshot(self._figures(), self._world.now, first=True))
+        self._publish(core.history(0.0))
         core.start_events(self._world.now)
 
     def _figures(self) -> ProcessStats:
@@ -125,13 +127,35 @@ def test_a_lost_run_is_told_with_its_reason() -> None:
     assert monitor.model.status is not None and monitor.model.status.lost_runs == 1
 
 
-def test_nothing_is_kept_where_nobody_listens() -> None:
+def test_of_tasks_only_failures_are_kept_where_nobody_listens() -> None:
     world = World()
-    world.client.submit(*plans(100))
+    world.client.submit(*plans(100), Plan(0.001, raises=1000))
     world.finish(1.0)
     event_log = world.scheduler.core.state.event_log
     assert not event_log.listening and event_log.take(0.0) is None
-    assert event_log.ended[Status.VALUE] == 100
+    assert event_log.ended[Status.VALUE] == 100 and len(list(event_log.history.failures)) == 1
+
+
+def test_who_comes_after_the_accident_is_shown_it() -> None:
+    world = World(hosts=[1, 2])
+    early = WorldMonitor(world)
+    raising, killing = world.client.submit(Plan(0.001, raises=1000), Plan(0.01, kills_worker=100))
+    world.client.submit(*plans(5, 0.5))
+    world.finish(20.0)
+    early.look()
+    late = WorldMonitor(world)
+    late.look()
+    early.look()  # it hears the history a second time
+    assert early.model.failures.keys() == late.model.failures.keys() == {raising.task_id, killing.task_id}
+    told = [(event.number, event.kind, event.text) for event in early.model.events]
+    assert told == [(event.number, event.kind, event.text) for event in late.model.events]
+    assert {kind for _, kind, _ in told} >= {EventKind.FAILURE, EventKind.RUN, EventKind.WORKER}
+    for model in (early.model, late.model):
+        ending, *_ = why(model, killing.task_id)
+        assert ending.startswith("it has ended: failed")
+        row = model.tasks.find(raising.task_id)
+        assert row is not None and model.tasks.row(row).state == "raised"
+        assert any(moment.running for moment in model.history), "figures from before are shown"
 
 
 class Moves:

@@ -15,7 +15,7 @@ from scaler_protocol.handshake import Hello
 from scaler_protocol.ids import first_task, named_function_id
 from scaler_protocol.limits import DATA, DEFAULTS, ENTRIES, KEPT_BY_TYPE, PART, SECONDS, WORDS, limit_of
 from scaler_protocol.messages import Cancel, Done, Encoding, Group, Message, Status, WorkerState
-from scaler_protocol.monitoring import TaskStep
+from scaler_protocol.monitoring import EventKind, TaskStep
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.ranges import Column
 
@@ -40,7 +40,7 @@ def section(name: str) -> str:
 
 def test_the_schema_has_exactly_the_messages(wire: Wire) -> None:
     assert {name[0].upper() + name[1:] for name in wire.union()} == {k.__name__ for k in KINDS}
-    assert len(KINDS) == 66
+    assert len(KINDS) == 67
 
 
 @pytest.mark.parametrize("kind", [*KINDS, Group])
@@ -97,7 +97,7 @@ def test_the_specification_says_who_tells_whom_and_when(kind: type[Any]) -> None
         assert f"**{word}**" in section(kind.__name__), word
 
 
-@pytest.mark.parametrize("names", [Status, Encoding, WorkerState, handshake.Role, TaskStep, UnitState])
+@pytest.mark.parametrize("names", [Status, Encoding, WorkerState, handshake.Role, TaskStep, EventKind, UnitState])
 def test_the_specification_has_the_numbers(names: type[Any]) -> None:
     text = SPECIFICATION.read_text(encoding="utf-8")
     for name, value in vars(names).items():

@@ -12,7 +12,7 @@ from typing import Final
 
 from scaler_protocol.handshake import Role, ServiceKind
 from scaler_protocol.messages import MESSAGE_GROUPS, MESSAGE_IDS
-from scaler_protocol.monitoring import PACKED_BATCH, PACKED_TASK
+from scaler_protocol.monitoring import PACKED_BATCH, PACKED_TASK, EventKind
 from scaler_protocol.profiles import PROFILE
 from scaler_protocol.ranges import (
     Acyclic,
@@ -101,6 +101,8 @@ _STATUSES: Final = Column(Whole(0, 4), ENTRIES)
 _STATES: Final = Column(Whole(0, 5), ENTRIES)
 _GROUPS: Final = Column(Anything(), FUNCTIONS, each_fits=True)
 _SIZES: Final = Column(SIZE, ENTRIES)
+_LEVELS: Final = Column(AnyOf(frozenset({10, 20, 30, 40, 50})), ENTRIES)
+_KINDS: Final = Column(Whole(0, EventKind.SCHEDULER), ENTRIES)
 _CAPABILITIES: Final = {
     "capability_names": Column(CAPABILITY_NAME, CAPABILITIES),
     "capability_values": Column(CAPABILITY_VALUE, CAPABILITIES),
@@ -252,7 +254,16 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
     "TaskEvents": {
         "group_functions": _NAMES,
         "group_capabilities": Column(_FIGURES, ENTRIES),
-        "text_levels": Column(AnyOf(frozenset({10, 20, 30, 40, 50})), ENTRIES),
+        "text_levels": _LEVELS,
+        "text_kinds": _KINDS,
+    },
+    "MonitorHistory": {
+        "failure_functions": _NAMES,
+        "failure_clients": _NAMES,
+        "failure_agent_names": _NAMES,
+        "failure_statuses": _STATUSES,
+        "event_levels": _LEVELS,
+        "event_kinds": _KINDS,
     },
 }
 
@@ -283,6 +294,7 @@ RELATIONS: Final[Mapping[str, Sequence[Relation]]] = {
     "Inputs": (Positions("stored", "results"),),
     "TaskList": (Positions("stored", "results"),),
     "TaskEvents": (Records("batches", PACKED_BATCH.size), Records("tasks", PACKED_TASK.size)),
+    "MonitorHistory": (Records("failure_profiles", PROFILE.size, of="failure_tasks"),),
 }
 
 

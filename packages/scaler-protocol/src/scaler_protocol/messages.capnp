@@ -374,6 +374,34 @@ struct TaskEvents {
   textLevels @12 :List(UInt8);
   textTasks @13 :List(UInt64);
   texts @14 :List(Text);
+  textNumbers @15 :List(UInt64);
+  textKinds @16 :List(UInt8);
+}
+struct MonitorHistory {
+  failureNumbers @0 :List(UInt64);
+  failureTimes @1 :List(Float64);
+  failureTasks @2 :List(UInt64);
+  failureFunctions @3 :List(Text);
+  failureSessions @4 :List(UInt32);
+  failureClients @5 :List(Text);
+  failureAgents @6 :List(UInt64);
+  failureAgentNames @7 :List(Text);
+  failureStatuses @8 :List(UInt8);
+  failureProfiles @9 :Data;
+  failures @10 :List(Text);
+  eventNumbers @11 :List(UInt64);
+  eventTimes @12 :List(Float64);
+  eventLevels @13 :List(UInt8);
+  eventKinds @14 :List(UInt8);
+  eventTasks @15 :List(UInt64);
+  events @16 :List(Text);
+  figureTimes @17 :List(Float64);
+  figureEnded @18 :List(UInt64);
+  figureWaiting @19 :List(UInt64);
+  figureAssigned @20 :List(UInt64);
+  figureRunning @21 :List(UInt64);
+  figureCpus @22 :List(Float64);
+  figureRsses @23 :List(UInt64);
 }
 struct NeedStorageStatus {}
 struct StorageStatus {
@@ -476,5 +504,6 @@ struct Message {
     keepSession @63 :KeepSession;
     confirmTasks @64 :ConfirmTasks;
     copyReplicas @65 :CopyReplicas;
+    monitorHistory @66 :MonitorHistory;
   }
 }

@@ -1,4 +1,4 @@
-"""Messages to monitors: statistics once a second, and task events, in columns."""
+"""Messages to monitors: statistics once a second, task events and what happened before, in columns."""
 
 from __future__ import annotations
 
@@ -27,6 +27,23 @@ class TaskStep:
     """Ended; the subject is the agent, or 0. Statuses and profiles follow."""
     CANCELLED: Final = 4
     """Cancelled; the subject is 0."""
+
+
+class EventKind:
+    """The subject of a text in TaskEvents and MonitorHistory."""
+
+    FAILURE: Final = 0
+    """The error of a task that raised or could not run."""
+    RUN: Final = 1
+    """A run of a task: lost, cancelled by an operator, begun a second time."""
+    WORKER: Final = 2
+    """Agents and workers: connected, gone, died, draining."""
+    CLIENT: Final = 3
+    """Clients, named sessions and operators."""
+    MANAGER: Final = 4
+    """Worker managers."""
+    SCHEDULER: Final = 5
+    """The scheduler itself: new work refused, needs that no worker meets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +165,8 @@ class TaskEvents:
 
     A batch is a step, its subject, a time and so many tasks: `batches` holds one PACKED_BATCH for each. `tasks` holds
     the packed ids of all batches one behind the other; `statuses` (one byte each) and `profiles` those of the ENDED
-    ones. The `group_…` columns describe groups before a batch names them.
+    ones. The `group_…` columns describe groups before a batch names them. The numbers of texts grow while the scheduler
+    runs.
     """
 
     COLUMNS: ClassVar = (
@@ -160,7 +178,7 @@ class TaskEvents:
             "group_capabilities",
             "group_runtimes",
         ),
-        ("text_times", "text_levels", "text_tasks", "texts"),
+        ("text_numbers", "text_times", "text_levels", "text_kinds", "text_tasks", "texts"),
     )
 
     group_numbers: Sequence[int] = ()
@@ -174,10 +192,58 @@ class TaskEvents:
     tasks: bytes = b""
     statuses: bytes = b""
     profiles: bytes = b""
+    text_numbers: Sequence[int] = ()
     text_times: Sequence[float] = ()
     text_levels: Sequence[int] = ()
+    text_kinds: Sequence[int] = ()
     text_tasks: Sequence[int] = ()
     texts: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorHistory:
+    """What the scheduler remembers for monitors that subscribe late; times are seconds since 1970.
+
+    The last failures with their errors, the last events of each kind, and figures of the last ten minutes. Failures and
+    events have the numbers that they had as texts of TaskEvents. `failure_profiles` holds one packed profile for each.
+    """
+
+    COLUMNS: ClassVar = (
+        (
+            "failure_numbers", "failure_times", "failure_tasks", "failure_functions", "failure_sessions",
+            "failure_clients", "failure_agents", "failure_agent_names", "failure_statuses", "failures",
+        ),
+        ("event_numbers", "event_times", "event_levels", "event_kinds", "event_tasks", "events"),
+        (
+            "figure_times", "figure_ended", "figure_waiting", "figure_assigned", "figure_running", "figure_cpus",
+            "figure_rsses",
+        ),
+    )  # fmt: skip
+
+    failure_numbers: Sequence[int] = ()
+    failure_times: Sequence[float] = ()
+    failure_tasks: Sequence[int] = ()
+    failure_functions: Sequence[str] = ()
+    failure_sessions: Sequence[int] = ()
+    failure_clients: Sequence[str] = ()
+    failure_agents: Sequence[int] = ()
+    failure_agent_names: Sequence[str] = ()
+    failure_statuses: Sequence[int] = ()
+    failure_profiles: bytes = b""
+    failures: Sequence[str] = ()
+    event_numbers: Sequence[int] = ()
+    event_times: Sequence[float] = ()
+    event_levels: Sequence[int] = ()
+    event_kinds: Sequence[int] = ()
+    event_tasks: Sequence[int] = ()
+    events: Sequence[str] = ()
+    figure_times: Sequence[float] = ()
+    figure_ended: Sequence[int] = ()
+    figure_waiting: Sequence[int] = ()
+    figure_assigned: Sequence[int] = ()
+    figure_running: Sequence[int] = ()
+    figure_cpus: Sequence[float] = ()
+    figure_rsses: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,4 +296,4 @@ class StorageStatus:
     copy_bytes: int = 0
 
 
-MonitorMessage = MonitorStatus | TaskEvents | StorageStatus
+MonitorMessage = MonitorStatus | TaskEvents | MonitorHistory | StorageStatus

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from scaler_protocol.monitoring import MonitorMessage
 
 M = TypeVar("M", bound=MonitorMessage)
-_LONG = frozenset({"texts"})
+_LONG = frozenset({"texts", "failures", "events"})
 """Columns with tracebacks, which have several lines."""
 
 

@@ -16,7 +16,7 @@ from scaler_protocol.objects import Reference
 from scaler_protocol.operations import Drain
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.tracebacks import headline
-from scaler_scheduler.core.event_log import TRACEBACK_LIMIT
+from scaler_scheduler.core.history import TRACEBACK_LIMIT
 from scaler_scheduler.core.snapshot import ProcessStats
 
 if TYPE_CHECKING:
@@ -88,7 +88,10 @@ def test_a_traceback_that_is_cut_begins_with_its_headline(driver: SchedulerDrive
     event_log = driver.core.state.event_log
     event_log.start([], [])
     text = "Traceback (most recent call last):\n  in f\nValueError: long\n" + "more\n" * TRACEBACK_LIMIT
-    event_log.add_error(1, Status.RAISED, pickle.dumps((None, text)), stored=False)
+    client, agent = driver.client(), driver.agent()
+    driver.submit(client)
+    driver.done(agent, driver.runs(agent), Status.RAISED, pickle.dumps((None, text)))
     told = event_log.take(0.0)
-    assert told is not None and len(told.texts[0]) < 2 * TRACEBACK_LIMIT
-    assert headline(told.texts[0]) == "ValueError: long"
+    assert told is not None and len(told.texts[-1]) < 2 * TRACEBACK_LIMIT
+    assert headline(told.texts[-1]) == "ValueError: long"
+    assert list(driver.core.history(0.0).failures) == [told.texts[-1]]

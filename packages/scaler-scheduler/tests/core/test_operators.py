@@ -88,12 +88,12 @@ def test_nobody_else_may(operated: SchedulerDriver) -> None:
 
 def test_what_monitors_are_told_can_be_written_whatever_clients_say(operated: SchedulerDriver) -> None:
     """JSON may spell texts that UTF-8 can not write."""
-    event_log = operated.core.state.event_log
-    event_log.start([], [])
+    client, agent = operated.client(), operated.agent()
+    operated.submit(client)
     failed = b'{"error": "DeserializeError", "message": "a \\udc80", "details": {}}'
-    event_log.add_error(1, Status.FAILED, failed, stored=False)
-    told = event_log.take(0.0)
-    assert told is not None and list(told.texts) == ["a \\udc80"] and encode(told)
+    operated.done(agent, operated.runs(agent), Status.FAILED, failed)  # its monitor is sent the text
+    told = operated.core.history(0.0)
+    assert list(told.failures) == ["a \\udc80"] and encode(told)
 
 
 def test_an_agent_that_comes_back_is_told_to_drain_again(operated: SchedulerDriver) -> None:

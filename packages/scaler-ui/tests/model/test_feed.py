@@ -127,7 +127,17 @@ def test_what_the_feed_passes_on_can_be_printed(publications: Publications) -> N
             client_tasks=(0,),
         ),
     )
-    line.publish(2, TaskEvents(text_times=(1.0,), text_levels=(30,), text_tasks=(7,), texts=("a\n\u202eb",)))
+    line.publish(
+        2,
+        TaskEvents(
+            text_numbers=(1,),
+            text_kinds=(1,),
+            text_times=(1.0,),
+            text_levels=(30,),
+            text_tasks=(7,),
+            texts=("a\n\u202eb",),
+        ),
+    )
     status, events = Feed(line).take()
     assert isinstance(status, MonitorStatus) and tuple(status.client_names) == (r"\x1b[2J\n[ERROR]forged",)
     assert isinstance(events, TaskEvents) and tuple(events.texts) == ("a\n\\u202eb",)

@@ -77,7 +77,14 @@ def test_a_task_that_has_ended(publications: Publications) -> None:
         publications.status(),
         publications.batch(ENDED, 1, 1),
         publications.batch(TaskStep.CANCELLED, 0, 2),
-        TaskEvents(text_times=(1.0,), text_levels=(30,), text_tasks=(1,), texts=("a run was lost: killed by SIGKILL",)),
+        TaskEvents(
+            text_numbers=(1,),
+            text_kinds=(1,),
+            text_times=(1.0,),
+            text_levels=(30,),
+            text_tasks=(1,),
+            texts=("a run was lost: killed by SIGKILL",),
+        ),
     )
     assert why(model, 1) == [
         "it has ended: success, after 1.5 ms on process 77, attempt 1, peak memory 1.9 MiB",

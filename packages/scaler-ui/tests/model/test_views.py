@@ -26,7 +26,14 @@ def model(publications: Publications) -> MonitorModel:
         publications.batch(TaskStep.WAITING, 8, *range(61, 71), time=1000.5),
         publications.batch(TaskStep.ENDED, 1, *range(1, 31), time=1001.0),
         publications.batch(TaskStep.ENDED, 1, 31, statuses=bytes([Status.RAISED]), time=1001.0),
-        TaskEvents(text_times=(1.0, 2.0), text_levels=(20, 30), text_tasks=(0, 31), texts=("came", "a run was lost")),
+        TaskEvents(
+            text_numbers=(1, 2),
+            text_kinds=(2, 1),
+            text_times=(1.0, 2.0),
+            text_levels=(20, 30),
+            text_tasks=(0, 31),
+            texts=("came", "a run was lost"),
+        ),
         publications.status(40, at=1002.0, succeeded=100),
     )
 

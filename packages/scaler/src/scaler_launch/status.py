@@ -77,8 +77,7 @@ def show(words: Sequence[str]) -> int:
     """Print the status; returns the exit code. Raises NoStatusError if no scheduler answers."""
     options = STATUS.read(words)
     with listening_to(options.address, options.keys, options.insecure) as listening:
-        # The second status follows the tasks that have not ended.
-        listening.wait_for(lambda model: len(model.history) > 1, options.timeout_seconds)
+        listening.wait_for(lambda model: model.is_complete, options.timeout_seconds)
     status = listening.model.status
     assert status is not None
     shown = summary(status)

@@ -10,6 +10,7 @@ from typing import cast
 from scaler_protocol.errors import ScalerError, WorkerDiedError, describe, restore
 from scaler_protocol.ids import session_of
 from scaler_protocol.messages import Done, Ended, NeedInputs, Status, Submit
+from scaler_protocol.monitoring import EventKind
 from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.plurals import counted
@@ -145,9 +146,9 @@ class Completion:
     ) -> None:
         """Handle one run of a report; `record` is its task, or None if the agent is not known to have the run."""
         status, task = report.statuses[position], report.tasks[position]
-        if status == Status.LOST and self._state.event_log.listening:
+        if status == Status.LOST:
             text = f"a run was lost: {restore(report.results[position])}"
-            self._state.event_log.add_text(logging.WARNING, text, task)
+            self._state.event_log.add_text(logging.WARNING, EventKind.RUN, text, task)
         if record is not None and record.state == SECOND:
             record = self._second_ended(record, status, now)
         if record is None:
@@ -280,8 +281,8 @@ class Completion:
         self._state.count_ended(record, outcome[0])
         if event_log.listening:
             event_log.done(record.agent, (record.id,), (outcome[0],), profile)
-            if not shared:
-                event_log.add_error(record.id, *outcome)
+        if outcome[0] in (Status.RAISED, Status.FAILED) and not (shared or self._state.restoring):
+            event_log.add_failure(record, outcome, profile)
         extra = record.extra
         if extra is None or not extra.intermediate or (outcome[0] != Status.VALUE and not shared):
             session, ended = record.group.session, (outcome, profile, agent_name)

@@ -33,7 +33,7 @@ from scaler_protocol.capacity import ListWorkers, ManagerStatus
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
 from scaler_protocol.ids import session_of
-from scaler_protocol.monitoring import MonitorStatus, TaskEvents
+from scaler_protocol.monitoring import EventKind, MonitorHistory, MonitorStatus, TaskEvents
 from scaler_protocol.operations import Drain, Dump, Resized
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.sessions import ConfirmTasks, EndSession, LabelTask, ListTasks
@@ -196,6 +196,8 @@ class SchedulerCore:
         self._completion.post(now)
         if self._named_sessions:
             self._named_sessions.settle(now)
+        if now >= state.event_log.history.figures_at:
+            state.event_log.take_figures(state.waiting.count, state.agents.values())
         out, state.out = state.out, []
         return out
 
@@ -222,9 +224,9 @@ class SchedulerCore:
         """Refuse new work for this reason; accept it again if the reason is empty."""
         self.state.refusal = reason
         if reason:
-            self.state.log(f"refuses new work: {reason}", logging.ERROR)
+            self.state.log(f"refuses new work: {reason}", EventKind.SCHEDULER, logging.ERROR)
         else:
-            self.state.log("takes new work again")
+            self.state.log("takes new work again", EventKind.SCHEDULER)
 
     # --- monitors ---------------------------------------------------------------------------------------------------
 
@@ -248,6 +250,10 @@ class SchedulerCore:
         tasks = (task for session in self.state.sessions.values() for task in session.tasks.values())
         self.state.event_log.now = now
         self.state.event_log.start(self.state.agents.values(), tasks)
+
+    def history(self, since: float) -> MonitorHistory:
+        """What monitors that subscribe late are sent; `since` is that of `take_events`."""
+        return self.state.event_log.history.message(since)
 
     def take_events(self, since: float) -> TaskEvents | None:
         """Events since the last call; `since` is the Unix time, in seconds, at which the core's clock was 0."""
@@ -274,7 +280,7 @@ class SchedulerCore:
     def _status(self, peer: bytes, event: messages.AgentStatus, now: float) -> None:
         agent = self._agent(peer)
         for death in event.deaths:
-            self.state.event_log.add_text(logging.WARNING, f"{agent.name or agent.host}: {death}")
+            self.state.event_log.add_text(logging.WARNING, EventKind.WORKER, f"{agent.name or agent.host}: {death}")
         share = workers_share(len(self.state.agents))
         # Before its Reconcile the agent's runs are not known yet.
         runs = event.runs[:share] if agent.resuming else (run for run in event.runs if run in agent.runs)

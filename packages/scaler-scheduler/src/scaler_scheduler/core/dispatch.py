@@ -23,6 +23,7 @@ from typing import Any
 from scaler_protocol.errors import NoWorkerError
 from scaler_protocol.limits import KEPT_FUNCTIONS
 from scaler_protocol.messages import MESSAGE_LIMIT, NeedFunctions, Recall, Run
+from scaler_protocol.monitoring import EventKind
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.chains import with_followers
 from scaler_scheduler.core.completion import Completion
@@ -135,7 +136,9 @@ class Dispatch:
         if self._state.waiting.report_once(requirement):
             nearest = min((requirement.unmet_by(worker_class) for worker_class in self._agent_counts), key=len)
             self._state.log(
-                f"no connected worker offers {', '.join(nearest)}: tasks that need it wait", logging.WARNING
+                f"no connected worker offers {', '.join(nearest)}: tasks that need it wait",
+                EventKind.SCHEDULER,
+                logging.WARNING,
             )
 
     # --- one turn ---------------------------------------------------------------------------------------------------

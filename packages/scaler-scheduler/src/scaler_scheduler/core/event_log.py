@@ -1,7 +1,7 @@
 """The event log: what happens to tasks, recorded in columns for monitors. Pure, no IO.
 
-The parts of the core record every step of a batch. Without subscribers only totals are kept; `start` records the state
-of all tasks that have not ended, and `take` returns what was recorded since the last call.
+The parts of the core record every step of a batch. Without subscribers only totals and the history are kept; `start`
+records the state of all tasks that have not ended, and `take` returns what was recorded since the last call.
 """
 
 from __future__ import annotations
@@ -13,23 +13,17 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 
 from scaler_protocol.capabilities import Capabilities
-from scaler_protocol.errors import restore
 from scaler_protocol.limits import shortened
 from scaler_protocol.messages import Status
-from scaler_protocol.monitoring import PACKED_BATCH, TaskEvents, TaskStep
-from scaler_protocol.ranges import Text
-from scaler_protocol.tracebacks import headline, traceback_text
-from scaler_scheduler.core.records import ASSIGNED, HELD, WAITING, AgentRecord, GroupRecord, TaskRecord
+from scaler_protocol.monitoring import PACKED_BATCH, EventKind, TaskEvents, TaskStep
+from scaler_scheduler.core.history import TEXT, Event, History
+from scaler_scheduler.core.records import ASSIGNED, HELD, WAITING, AgentRecord, GroupRecord, Outcome, TaskRecord
 from scaler_scheduler.requirements import describe_runtime
 
 SNAPSHOT_TASKS = 50_000
 """Most waiting tasks recorded for a new subscriber, so that it does not delay the scheduler."""
-TEXT = Text(1000)
-"""The limit of one text for monitors."""
 TEXTS = 1000
 """Most texts between two calls of `take`; further ones are dropped."""
-TRACEBACK_LIMIT = 4000
-"""Characters sent of a traceback, from its end."""
 _STEPS = {WAITING: TaskStep.WAITING, HELD: TaskStep.HELD}
 
 
@@ -49,7 +43,9 @@ class EventLog:
         """Number of ended tasks, by status."""
         self.lost_runs = 0
         self.not_found = 0
+        self.history = History()
         self._numbers = count(1)
+        self._texts_said = 0
         self._snapshot = 0
         self._clear()
 
@@ -59,7 +55,7 @@ class EventLog:
         self._tasks = array("Q")
         self._statuses = bytearray()
         self._profiles = bytearray()
-        self._texts: list[tuple[float, int, int, str]] = []
+        self._texts: list[Event] = []
 
     @property
     def unfinished(self) -> int:
@@ -98,23 +94,26 @@ class EventLog:
         """This task is no longer wanted."""
         self._step(TaskStep.CANCELLED, 0, (task,))
 
-    def add_text(self, level: int, text: str, task: int = 0) -> None:
-        """Record a text of this logging level; `task` is the id of the task it is about, or 0."""
-        if self.listening and len(self._texts) < TEXTS:
-            self._texts.append((self.now, level, task, shortened(text, TEXT)))
+    # --- texts: kept without monitors, too ----------------------------------------------------------------------------
 
-    def add_error(self, task: int, status: int, payload: bytes, stored: bool) -> None:
-        """Record why a task has ended without a value, if its outcome says so."""
-        if status not in (Status.RAISED, Status.FAILED):
-            return
-        if stored:
-            self.add_text(logging.ERROR, "the error is too long for monitors: the client has it", task)
-        elif status == Status.FAILED:
-            self.add_text(logging.WARNING, str(restore(payload)), task)
-        elif len(self._texts) < TEXTS and (text := traceback_text(payload)):
-            if len(text) > TRACEBACK_LIMIT:
-                text = f"{shortened(headline(text), TEXT)}\nTraceback, its end:\n{text[-TRACEBACK_LIMIT:]}"
-            self._texts.append((self.now, logging.ERROR, task, text))
+    def add_text(self, level: int, kind: int, text: str, task: int = 0) -> None:
+        """Keep a text of this logging level and EventKind; `task` is the id of the task it is about, or 0."""
+        self._texts_said += 1
+        event = Event(self._texts_said, self.now, level, kind, task, shortened(text, TEXT))
+        self.history.add_event(event)
+        self._tell(event)
+
+    def add_failure(self, task: TaskRecord, outcome: Outcome, profile: bytes) -> None:
+        """Keep why a task has ended without a value."""
+        self._texts_said += 1
+        failure = self.history.add_failure(self._texts_said, task, outcome, profile, self.now)
+        if self.listening:
+            level = logging.ERROR if failure.status == Status.RAISED else logging.WARNING
+            self._tell(Event(failure.number, self.now, level, EventKind.FAILURE, task.id, failure.read()))
+
+    def _tell(self, event: Event) -> None:
+        if self.listening and len(self._texts) < TEXTS:
+            self._texts.append(event)
 
     def _step(self, step: int, subject: int, tasks: Sequence[int], first_run: int = 0) -> None:
         self._batches += PACKED_BATCH.pack(step, subject, len(tasks), self.now, first_run)
@@ -125,6 +124,10 @@ class EventLog:
             group.number, group.snapshot = group.number or self.next_number(), self._snapshot
             self._groups.append(group)
         return group.number
+
+    def take_figures(self, waiting: int, agents: Iterable[AgentRecord]) -> None:
+        """Keep figures of this moment."""
+        self.history.take_figures(self.now, sum(self.ended), waiting, agents)
 
     # --- subscriptions ----------------------------------------------------------------------------------------------
 
@@ -175,7 +178,7 @@ class EventLog:
         groups = self._groups
         if sys.byteorder == "big":
             self._tasks.byteswap()
-        text_times, levels, about, texts = zip(*self._texts, strict=True) if self._texts else [()] * 4
+        texts = self._texts
         events = TaskEvents(
             group_numbers=[group.number for group in groups],
             group_functions=[group.function.name for group in groups],
@@ -190,10 +193,12 @@ class EventLog:
             tasks=self._tasks.tobytes(),
             statuses=bytes(self._statuses),
             profiles=bytes(self._profiles),
-            text_times=[since + time for time in text_times],
-            text_levels=levels,
-            text_tasks=about,
-            texts=texts,
+            text_numbers=[event.number for event in texts],
+            text_times=[since + event.time for event in texts],
+            text_levels=[event.level for event in texts],
+            text_kinds=[event.kind for event in texts],
+            text_tasks=[event.task for event in texts],
+            texts=[event.text for event in texts],
         )
         self._clear()
         return events

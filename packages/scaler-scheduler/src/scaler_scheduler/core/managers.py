@@ -20,6 +20,7 @@ from scaler_protocol.capacity import DesiredWorkers, ManagerStatus, UnitState
 from scaler_protocol.errors import CapabilityError, ProtocolError
 from scaler_protocol.handshake import Hello
 from scaler_protocol.limits import MANAGED, shortened
+from scaler_protocol.monitoring import EventKind
 from scaler_protocol.plurals import counted
 from scaler_scheduler.core.manager_record import ManagerRecord
 from scaler_scheduler.core.records import AgentRecord
@@ -83,14 +84,14 @@ class Managers:
             self._policy = self._make_policy() if self._make_policy is not None else None
         manager = ManagerRecord(peer, hello.name, hello.host, self._state.event_log.next_number())
         self._by_peer[peer] = manager
-        self._state.log(f"worker manager {manager.id} connected from {manager.host}")
+        self._state.log(f"worker manager {manager.id} connected from {manager.host}", EventKind.MANAGER)
 
     def left(self, peer: bytes, event: PeerLost) -> None:
         """A manager is gone; its units stay, and are reported to it when it is back."""
         manager = self._by_peer.pop(peer)
         self._list_offers()
         level = logging.INFO if event.farewell else logging.WARNING
-        self._state.log(f"worker manager {manager.id} is gone: {event.reason}", level)
+        self._state.log(f"worker manager {manager.id} is gone: {event.reason}", EventKind.MANAGER, level)
 
     def unit_of(self, hello: Hello) -> tuple[str, str]:
         """The manager and the unit of an agent that connects, as it says; both empty for one started by hand.
@@ -196,7 +197,8 @@ class Managers:
                 if target.workers != manager.desired:
                     self._state.log(
                         f"worker manager {manager.id}: {counted(sum(target.workers), 'worker')} wanted,"
-                        f" {manager.joined} joined, {manager.starting} starting: {target.reason}"
+                        f" {manager.joined} joined, {manager.starting} starting: {target.reason}",
+                        EventKind.MANAGER,
                     )
                     manager.desired, manager.reason = target.workers, target.reason
                     self._send(manager)
@@ -209,7 +211,7 @@ class Managers:
         failure, before = manager.status.failure, manager.logged_failure
         manager.logged_failure = failure
         if failure and failure != before:
-            self._state.log(f"worker manager {manager.id}: {failure}", logging.WARNING)
+            self._state.log(f"worker manager {manager.id}: {failure}", EventKind.MANAGER, logging.WARNING)
 
     def _drain_surplus(self, manager: ManagerRecord, workers: Sequence[int]) -> None:
         """Drain units of offers with more joined workers than the target."""
@@ -230,7 +232,7 @@ class Managers:
     def drain(self, agent: AgentRecord, reason: str) -> None:
         """Have an agent finish its runs, hand over what it keeps, and leave."""
         self._state.drain(agent)
-        self._state.log(f"agent {agent.name or agent.host} is told to drain: {reason}")
+        self._state.log(f"agent {agent.name or agent.host} is told to drain: {reason}", EventKind.WORKER)
         agent.workers = 0
         self.agent_changed(agent)
 

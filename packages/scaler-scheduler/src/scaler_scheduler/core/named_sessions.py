@@ -23,6 +23,7 @@ from scaler_protocol.errors import ObjectNotFoundError, ProtocolError, describe
 from scaler_protocol.handshake import SESSION_CREDIT, Hello, Refused, Welcome
 from scaler_protocol.ids import session_of
 from scaler_protocol.messages import Status
+from scaler_protocol.monitoring import EventKind
 from scaler_protocol.plurals import counted
 from scaler_protocol.profiles import NO_PROFILE
 from scaler_protocol.sessions import ConfirmTasks, EndSession, KeepSession, LabelTask, ListTasks, TaskList
@@ -137,7 +138,8 @@ class NamedSessions:
         for record in [record for record in session.tasks.values() if record.state == HELD]:
             self._supply(session, record, now)
         if session.tasks:
-            self._state.log(f"session {named.name}: its client is gone, {counted(len(session.tasks), 'task')} go on")
+            tasks = counted(len(session.tasks), "task")
+            self._state.log(f"session {named.name}: its client is gone, {tasks} go on", EventKind.CLIENT)
 
     def _supply(self, session: SessionRecord, record: TaskRecord, now: float) -> None:
         """The client will not send the inputs that it was asked for: supply kept outcomes instead, or errors."""
@@ -261,7 +263,7 @@ class NamedSessions:
         self._to_confirm.pop(session, None)
         session.named = None
         self._state.out.append(SendToStorage(KeepSession(session.number, named.key, keep=False)))
-        self._state.log(f"session {named.name} has ended")
+        self._state.log(f"session {named.name} has ended", EventKind.CLIENT)
 
     # --- restarts ---------------------------------------------------------------------------------------------------
 

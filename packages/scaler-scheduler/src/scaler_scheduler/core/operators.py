@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello
 from scaler_protocol.messages import Status
+from scaler_protocol.monitoring import EventKind
 from scaler_protocol.operations import Drain, Dump
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.effects import WriteDump
@@ -29,7 +30,7 @@ class Operators:
     def joined(self, peer: bytes, hello: Hello) -> None:
         """An operator has connected."""
         self._names[peer] = hello.name or hello.host
-        self._state.log(f"operator {self._names[peer]} connected from {hello.host}")
+        self._state.log(f"operator {self._names[peer]} connected from {hello.host}", EventKind.CLIENT)
 
     def left(self, peer: bytes) -> None:
         """An operator is gone; its requests stay in force."""
@@ -44,7 +45,7 @@ class Operators:
                 continue
             self._completion.take_back(record)
             self._completion.end(record, Status.CANCELLED, b"", now)
-            self._state.event_log.add_text(logging.WARNING, f"{self._names[peer]} cancelled it", task)
+            self._state.event_log.add_text(logging.WARNING, EventKind.RUN, f"{self._names[peer]} cancelled it", task)
 
     def drain(self, peer: bytes, event: Drain, now: float) -> None:
         """Have a worker end after its current run; raises ProtocolError if the peer is not an operator."""
@@ -56,9 +57,12 @@ class Operators:
                     self._state.send(agent.peer, event)
                 else:
                     self._state.drain(agent)
-                self._state.log(f"{self._names[peer]} drains {_subject(event)} {agent.name or agent.host}")
+                self._state.log(
+                    f"{self._names[peer]} drains {_subject(event)} {agent.name or agent.host}", EventKind.WORKER
+                )
                 return
-        self._state.log(f"{self._names[peer]} wants to drain {_subject(event)} an agent that is gone")
+        text = f"{self._names[peer]} wants to drain {_subject(event)} an agent that is gone"
+        self._state.log(text, EventKind.WORKER)
 
     def dump(self, peer: bytes, event: Dump, now: float) -> None:
         """Have a dump sent; raises ProtocolError if the peer is not an operator."""

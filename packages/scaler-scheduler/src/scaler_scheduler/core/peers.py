@@ -18,6 +18,7 @@ from scaler_protocol.capacity import ListWorkers
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello, Refused, Role, ServiceKind, Welcome
 from scaler_protocol.messages import Run
+from scaler_protocol.monitoring import EventKind
 from scaler_protocol.operations import Resized
 from scaler_protocol.plurals import counted
 from scaler_scheduler.core.completion import Completion
@@ -147,7 +148,8 @@ class Peers:
         self._worker_queries.answer()
         if self._state.recorder is not None:
             self._state.recorder.agent_joined(agent)
-        self._state.log(f"agent {agent.name or agent.host} ({counted(agent.workers, 'worker')}) connected")
+        workers = counted(agent.workers, "worker")
+        self._state.log(f"agent {agent.name or agent.host} ({workers}) connected", EventKind.WORKER)
         if peer in self._state.drained:
             self._managers.drain(agent, "it was told before")
 
@@ -163,7 +165,8 @@ class Peers:
             )
             if self._state.recorder is not None:
                 self._state.recorder.session(session)
-            self._state.log(f"client {hello.name or hello.session} connected from {hello.host}", logging.DEBUG)
+            text = f"client {hello.name or hello.session} connected from {hello.host}"
+            self._state.log(text, EventKind.CLIENT, logging.DEBUG)
         session.attached = True
         if key := self._key_of(peer):
             session.join(self._shares.setdefault(key, KeyShare()))
@@ -181,7 +184,8 @@ class Peers:
             else:
                 self._completion.end_session(session, now)
             self._worker_queries.forget(peer)
-            self._state.log(f"client {session.number} is gone: {event.reason}", logging.DEBUG)
+            text = f"client {session.name or session.number} is gone: {event.reason}"
+            self._state.log(text, EventKind.CLIENT, logging.DEBUG)
         elif peer in self._managers:
             self._managers.left(peer, event)
         elif peer in self._operators:
@@ -196,7 +200,7 @@ class Peers:
         if self._state.recorder is not None:
             self._state.recorder.agent_left(peer)
         text = f"agent {agent.name or agent.host} is gone: {reason}"
-        self._state.log(text, logging.WARNING if charged else logging.INFO)
+        self._state.log(text, EventKind.WORKER, logging.WARNING if charged else logging.INFO)
         self._completion.agent_lost(agent, reason, now, charged=charged, unsent=unsent)
         for session in [session for session in self._state.sessions.values() if session.peer == peer]:
             self._completion.end_session(session, now)
@@ -215,7 +219,8 @@ class Peers:
             session for session in self._state.sessions.values() if not session.attached and session.named is None
         ]:
             self._completion.end_session(session, now)
-            self._state.log(f"client {session.name or session.number} has not come back", logging.DEBUG)
+            text = f"client {session.name or session.number} has not come back"
+            self._state.log(text, EventKind.CLIENT, logging.DEBUG)
 
     def due(self) -> float | None:
         """When `settle` has something to do."""
@@ -225,7 +230,8 @@ class Peers:
         """Workers of an agent were drained or added."""
         if event.workers != agent.workers:
             self._state.log(
-                f"agent {agent.name or agent.host} has {counted(event.workers, 'worker')}, {agent.workers} before"
+                f"agent {agent.name or agent.host} has {counted(event.workers, 'worker')}, {agent.workers} before",
+                EventKind.WORKER,
             )
         if agent.is_draining != (not event.workers):
             self._managers.agent_changed(agent)

@@ -29,6 +29,7 @@ from dataclasses import field
 
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Done, Status
+from scaler_protocol.monitoring import EventKind
 from scaler_protocol.profiles import profile_at
 from scaler_scheduler.core.exclusive import is_reserved
 from scaler_scheduler.core.records import (
@@ -276,13 +277,13 @@ class Speculation:
         group = self.groups[task.group]
         _, began = group.watched.pop(task)
         group.seconds[second] = now
-        if self._state.event_log.listening:
-            self._state.event_log.add_text(
-                logging.INFO,
-                f"a second run begins on {agent.name or agent.host}: the first takes {now - began:.1f} s, "
-                f"most others {group.times.expected:.1f} s",
-                task.id,
-            )
+        self._state.event_log.add_text(
+            logging.INFO,
+            EventKind.RUN,
+            f"a second run begins on {agent.name or agent.host}: the first takes {now - began:.1f} s, "
+            f"most others {group.times.expected:.1f} s",
+            task.id,
+        )
         return second
 
     def check(self) -> None:

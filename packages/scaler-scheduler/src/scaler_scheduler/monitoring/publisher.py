@@ -1,9 +1,9 @@
 """The publisher: the shell that sends monitors the scheduler's status and events.
 
 Without subscribers nothing is computed and no timer runs. A new subscriber causes a MonitorStatus that begins a
-snapshot, then TaskEvents with all tasks that have not ended; then events every EVENT_SECONDS, a status every second,
-and the status of the object storage server as it arrives. Messages are numbered, so that a subscriber that is too slow
-notices which were dropped.
+snapshot, a MonitorHistory, and TaskEvents with all tasks that have not ended; then events every EVENT_SECONDS, a status
+every second, and the status of the object storage server as it arrives. Messages are numbered, so that a subscriber
+that is too slow notices which were dropped.
 """
 
 from __future__ import annotations
@@ -138,6 +138,7 @@ class MonitorPublisher:
     def _begin(self) -> None:
         self._publish_events()  # earlier subscribers get what has happened so far
         self._publish(self._sampler.status(first=True))
+        self._publish(self._core.history(time.time() - time.monotonic()))
         self._core.start_events(time.monotonic())
         self._publish_events()
         self._stop()

@@ -9,7 +9,15 @@ from scaler_io.links.streams import HEADER
 from scaler_protocol.codec import decode
 from scaler_protocol.errors import MalformedMessageError
 from scaler_protocol.messages import Status
-from scaler_protocol.monitoring import PACKED_BATCH, PACKED_TASK, MonitorMessage, MonitorStatus, StorageStatus, TaskStep
+from scaler_protocol.monitoring import (
+    PACKED_BATCH,
+    PACKED_TASK,
+    MonitorHistory,
+    MonitorMessage,
+    MonitorStatus,
+    StorageStatus,
+    TaskStep,
+)
 from scaler_protocol.profiles import PROFILE
 from scaler_protocol.safe_text import escaped_message
 
@@ -71,7 +79,7 @@ def _is_sound(message: MonitorMessage) -> bool:
     """Whether the columns of a TaskEvents agree, which the codec does not check."""
     if isinstance(message, MonitorStatus):
         return set(message.worker_agents) <= set(message.agents)
-    if isinstance(message, StorageStatus):
+    if isinstance(message, StorageStatus | MonitorHistory):
         return True
     if len(message.batches) % PACKED_BATCH.size:
         return False

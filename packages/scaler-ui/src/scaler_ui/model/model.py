@@ -6,19 +6,38 @@ restores this after messages were lost.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 from dataclasses import field
+from heapq import merge
+from operator import attrgetter
+from typing import TypeVar
 
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Status
-from scaler_protocol.monitoring import PACKED_BATCH, MonitorMessage, MonitorStatus, StorageStatus, TaskEvents, TaskStep
-from scaler_protocol.profiles import PROFILE
+from scaler_protocol.monitoring import (
+    PACKED_BATCH,
+    EventKind,
+    MonitorHistory,
+    MonitorMessage,
+    MonitorStatus,
+    StorageStatus,
+    TaskEvents,
+    TaskStep,
+)
+from scaler_protocol.profiles import PROFILE, profile_at
 from scaler_ui.model.task_table import TASKS, TaskTable
 
+K = TypeVar("K")
+V = TypeVar("V")
 STALE_SECONDS = 5.0
 """Seconds without a message after which the numbers are marked as old."""
-EVENTS = 10_000
+EVENTS = 2_000
+"""Events of each kind, and failures, that are kept."""
+NAMES = 20_000
+"""Agents and clients whose names are known, also after they left."""
 GROUPS = 100_000
 HISTORY_SECONDS = 600
 
@@ -52,11 +71,26 @@ class FunctionFigures:
 
 @dataclass(frozen=True, slots=True)
 class MonitorEvent:
-    """A log text: its time in seconds since 1970, its level, and the task concerned or 0."""
+    """A text of an EventKind: its time in seconds since 1970, its level, and the task concerned or 0."""
 
+    number: int
     time: float
     level: int
+    kind: int
     task: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailure:
+    """A task that raised or could not run; `text` is the traceback or the error."""
+
+    time: float
+    task: int
+    function: str
+    session: int
+    agent: int
+    status: int
     text: str
 
 
@@ -84,6 +118,15 @@ def mean_latency(before: Moment, moment: Moment) -> float | None:
     return (moment.latency - before.latency) / timed if timed > 0 else None
 
 
+def _remember(table: dict[K, V], entries: Iterable[tuple[K, V]], limit: int) -> None:
+    """Add entries, or renew them, and forget the oldest beyond the limit."""
+    for key, value in entries:
+        table.pop(key, None)
+        table[key] = value
+    while len(table) > limit:
+        del table[next(iter(table))]
+
+
 def running(status: MonitorStatus) -> int:
     """Tasks that workers run; the other assigned ones are queued on their hosts."""
     return sum(map(bool, status.worker_runs))
@@ -97,13 +140,24 @@ class MonitorModel:
         self.heard = 0.0
         self.storage: StorageStatus | None = None
         self.storage_heard = 0.0
-        self.faults: OrderedDict[int, str] = OrderedDict()
-        """The errors of the tasks that failed last: a traceback, or a sentence."""
+        self.faults: dict[int, str] = {}
+        """The last texts about tasks: of one that raised its traceback, else a sentence."""
+        self.failures: dict[int, TaskFailure] = {}
+        """The tasks that failed last, by id; also those that failed before this monitor listened."""
+        self.agents: dict[int, str] = {}
+        """Names of agents by number, also of those that have left."""
+        self.clients: dict[int, str] = {}
+        """Names of clients by session, also of those that have left."""
         self.tasks = TaskTable(tasks)
         self.functions: dict[str, FunctionFigures] = {}
         self.groups: OrderedDict[int, GroupInfo] = OrderedDict()
-        self.events: deque[MonitorEvent] = deque(maxlen=EVENTS)
         self.history: deque[Moment] = deque(maxlen=HISTORY_SECONDS)
+        self._events: dict[int, deque[MonitorEvent]] = {}
+        """By kind, in order."""
+        self._heard_texts = 0
+        """The number of the last text; those with greater ones are new."""
+        self._failed_rows: dict[int, int] = {}
+        """Of tasks that failed in the message that is processed, by id."""
         self._beginning = False
         self._timed, self._latency = 0, 0.0
 
@@ -113,8 +167,20 @@ class MonitorModel:
             self._take_status(message, now)
         elif isinstance(message, StorageStatus):
             self.storage, self.storage_heard = message, now
+        elif isinstance(message, MonitorHistory):
+            self._take_history(message)
         else:
             self._take_events(message)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a snapshot has come to its end, so that all tasks that have not ended are known."""
+        return self.status is not None and not self._beginning
+
+    @property
+    def events(self) -> list[MonitorEvent]:
+        """The last events of each kind, in order."""
+        return list(merge(*self._events.values(), key=attrgetter("time")))
 
     def is_stale(self, now: float) -> bool:
         """Whether the numbers are old: no message for STALE_SECONDS."""
@@ -147,9 +213,12 @@ class MonitorModel:
         since = status.at
         if self.status is not None and status.incarnation != self.status.incarnation:
             self.history.clear()  # its totals begin at zero
+            self._heard_texts = 0
         elif self.status is not None:
             since = min(since, self.status.at)
         self.status, self.heard = status, now
+        _remember(self.agents, zip(status.agents, status.agent_names, strict=True), NAMES)
+        _remember(self.clients, zip(status.client_sessions, status.client_names, strict=True), NAMES)
         ended = status.succeeded + status.raised + status.failed + status.cancelled
         cpu, rss, run = sum(status.worker_cpus), sum(status.worker_rsses), running(status)
         queued = max(0, status.assigned - run)
@@ -191,18 +260,71 @@ class MonitorModel:
                 self._end(tasks, subject, statuses, profiles, time)
             elif step == TaskStep.CANCELLED:
                 self.tasks.leave(tasks, time)
-        for event in zip(events.text_times, events.text_levels, events.text_tasks, events.texts, strict=True):
+        for event in zip(
+            events.text_numbers, events.text_times, events.text_levels, events.text_kinds, events.text_tasks,
+            events.texts, strict=True,
+        ):  # fmt: skip
             self._say(MonitorEvent(*event))
+        self._failed_rows.clear()
         if self._beginning:
             self._begun()
 
     def _say(self, event: MonitorEvent) -> None:
-        self.events.append(event)
+        self._heard_texts = event.number
+        self._events.setdefault(event.kind, deque(maxlen=EVENTS)).append(event)
         if event.task:
-            self.faults[event.task] = event.text
-            self.faults.move_to_end(event.task)
-            if len(self.faults) > EVENTS:
-                self.faults.popitem(last=False)
+            _remember(self.faults, ((event.task, event.text),), EVENTS)
+            if (row := self._failed_rows.get(event.task)) is not None and event.kind == EventKind.FAILURE:
+                task = self.tasks.row(row)
+                status = self.tasks.value("status", row)
+                failure = TaskFailure(event.time, task.id, task.function, task.session, task.agent, status, event.text)
+                _remember(self.failures, ((task.id, failure),), EVENTS)
+
+    def _take_history(self, history: MonitorHistory) -> None:
+        """Add what happened before this monitor listened, or while it missed messages."""
+        texts = [
+            MonitorEvent(*event)
+            for event in zip(
+                history.event_numbers, history.event_times, history.event_levels, history.event_kinds,
+                history.event_tasks, history.events, strict=True,
+            )
+        ]  # fmt: skip
+        failures = [
+            TaskFailure(*failure)
+            for failure in zip(
+                history.failure_times, history.failure_tasks, history.failure_functions, history.failure_sessions,
+                history.failure_agents, history.failure_statuses, history.failures, strict=True,
+            )
+        ]  # fmt: skip
+        _remember(self.clients, zip(history.failure_sessions, history.failure_clients, strict=True), NAMES)
+        _remember(self.agents, zip(history.failure_agents, history.failure_agent_names, strict=True), NAMES)
+        for at in self.tasks.unknown(history.failure_tasks):
+            profile, failure = profile_at(history.failure_profiles, at), failures[at]
+            self.tasks.add_ended(
+                failure.task, failure.function, failure.session, failure.agent, failure.status, profile, failure.time
+            )
+        _remember(self.failures, ((failure.task, failure) for failure in failures), EVENTS)
+        for number, failure in zip(history.failure_numbers, failures, strict=True):
+            level = logging.ERROR if failure.status == Status.RAISED else logging.WARNING
+            texts.append(MonitorEvent(number, failure.time, level, EventKind.FAILURE, failure.task, failure.text))
+        for event in sorted(texts, key=attrgetter("number")):
+            if event.number > self._heard_texts:
+                self._say(event)
+        self._add_figures(history)
+
+    def _add_figures(self, history: MonitorHistory) -> None:
+        """Add figures of times of which this monitor has none."""
+        known = [moment.at for moment in self.history]
+        found = [
+            Moment(at, ended, waiting, max(0, assigned - run), run, cpu, rss, 0, 0.0)
+            for at, ended, waiting, assigned, run, cpu, rss in zip(
+                history.figure_times, history.figure_ended, history.figure_waiting, history.figure_assigned,
+                history.figure_running, history.figure_cpus, history.figure_rsses, strict=True,
+            )
+            if all(abs(at - each) > STALE_SECONDS / 2 for each in known)
+        ]  # fmt: skip
+        if found:
+            self.history = deque(sorted([*self.history, *found], key=attrgetter("at")), HISTORY_SECONDS)
 
     def _end(self, tasks: tuple[int, ...], agent: int, statuses: bytes, profiles: bytes, time: float) -> None:
         for row, status, profile in self.tasks.end(tasks, agent, statuses, profiles, time):
@@ -213,6 +335,8 @@ class MonitorModel:
             if figures is None:
                 figures = self.functions[name] = FunctionFigures()
             figures.ended[status] = figures.ended.get(status, 0) + 1
+            if status != Status.VALUE:
+                self._failed_rows[self.tasks.value("id", row)] = row
             if status <= Status.RAISED:
                 seconds = profile.duration_us / 1e6
                 figures.duration += seconds

@@ -14,7 +14,8 @@ def why(model: MonitorModel, task: int) -> list[str]:
     status, row = model.status, model.tasks.find(task)
     said = [event.text for event in model.events if event.task == task]
     if row is None or status is None:
-        return [f"task {task:x} is not known: it ended before this monitor connected, or was never submitted", *said]
+        unknown = "it ended before this monitor connected, and is not among the last failures, or was never submitted"
+        return [f"task {task:x} is not known: {unknown}", *said]
     step = model.tasks.value("step", row)
     if step == TaskStep.WAITING:
         group = model.group_of(row)

@@ -210,6 +210,23 @@ class TaskTable:
                 self._stopped(row, time)
             yield row, status, profile
 
+    def add_ended(
+        self, task: int, function: str, session: int, agent: int, status: int, profile: Profile, time: float
+    ) -> None:
+        """Add a task that ended before this monitor listened; its submission is unknown, its run is not."""
+        begun = time - profile.duration_us / 1e6
+        row, columns = self._new_row(task, begun), self._columns
+        columns["step"][row], columns["status"][row], columns["ended"][row] = TaskStep.ENDED, status, time
+        columns["function"][row], columns["session"][row] = self.function_number(function), session
+        columns["agent"][row], columns["assigned"][row] = agent, begun
+        columns["duration"][row], columns["cpu"][row], columns["memory"][row] = profile[:3]
+        columns["pid"][row], columns["worker"][row], columns["attempt"][row] = profile[3:]
+
+    def unknown(self, tasks: Sequence[int]) -> list[int]:
+        """The positions of those of these tasks that have no row."""
+        found: list[int] = np.flatnonzero(~np.isin(np.array(tasks, "Q"), self._view("id"))).tolist()
+        return found
+
     def leave(self, tasks: Iterable[int], time: float) -> None:
         """Record that tasks were cancelled."""
         for task in tasks:

@@ -61,8 +61,7 @@ def run_why() -> int:
     credentials = credentials_for(options.address, options.keys, options.insecure, SUBSCRIBER_KEYS)
     listening = Listening(options.address, credentials=credentials)
     try:
-        # After the status that follows the snapshot, all tasks that have not ended are known.
-        listening.wait_for(lambda model: len(model.history) > 1, options.timeout_seconds)
+        listening.wait_for(lambda model: model.is_complete, options.timeout_seconds)
     finally:
         listening.close()
     print("\n".join(why(listening.model, options.task)))

@@ -1,0 +1,200 @@
+"""History: the last failures, events and figures, which monitors that subscribe late are sent. Pure, no IO.
+
+It is kept without monitors, too, so an entry costs an append: the traceback of a failure is read when it is sent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import field
+from heapq import merge
+from operator import itemgetter
+from typing import Final, Generic, TypeVar
+
+from scaler_protocol.errors import restore
+from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.limits import NAME, shortened
+from scaler_protocol.messages import Status
+from scaler_protocol.monitoring import MonitorHistory
+from scaler_protocol.ranges import Text
+from scaler_protocol.tracebacks import headline, traceback_text
+from scaler_scheduler.core.records import AgentRecord, Outcome, TaskRecord
+
+E = TypeVar("E")
+ENTRIES: Final = 1000
+"""Most failures, and most events."""
+FAILURE_BYTES: Final = 4 * 2**20
+EVENT_BYTES: Final = 2**19
+FIGURE_SECONDS: Final = 5.0
+"""Least time between two figures."""
+FIGURES: Final = 120
+"""PastFigures kept: those of ten minutes."""
+TEXT: Final = Text(1000)
+"""The limit of one sentence for monitors."""
+TRACEBACK_LIMIT: Final = 4000
+"""Characters sent of a traceback, from its end."""
+_ENTRY_BYTES: Final = 200
+"""About what an entry takes without its text."""
+
+
+class SharedRing(Generic[E]):
+    """The entries added last, within bounds; of two owners the one with more loses its oldest entry first."""
+
+    def __init__(self, entries: int, size: int) -> None:
+        self._least = size // entries
+        """Each entry counts as at least so many bytes, so that one sum bounds both."""
+        self._limit = self._least * entries
+        self._used = 0
+        self._owners: dict[Hashable, tuple[deque[tuple[int, int, E]], list[int]]] = {}
+        """Of each owner its entries with their numbers and sizes, and the sum of these."""
+        self._added = 0
+
+    def add(self, owner: Hashable, entry: E, size: int) -> None:
+        """Add an entry, and forget what exceeds the bounds."""
+        size = max(size, self._least)
+        entries, used = self._owners.setdefault(owner, (deque(), [0]))
+        self._added += 1
+        entries.append((self._added, size, entry))
+        used[0] += size
+        self._used += size
+        while self._used > self._limit:
+            if used[0] * len(self._owners) < self._limit:  # else it has more than its share
+                owner = max(self._owners, key=lambda each: self._owners[each][1][0])
+                entries, used = self._owners[owner]
+            _, size, _ = entries.popleft()
+            used[0] -= size
+            self._used -= size
+            if not entries:
+                del self._owners[owner]
+
+    def __iter__(self) -> Iterator[E]:
+        """The entries in the order in which they were added."""
+        return (entry for _, _, entry in merge(*(entries for entries, _ in self._owners.values()), key=itemgetter(0)))
+
+
+@dataclass(slots=True)
+class Failure:
+    """A task that raised, or could not run."""
+
+    number: int
+    time: float
+    task: int
+    function: str
+    session: int
+    client: str
+    agent: int
+    agent_name: str
+    status: int
+    profile: bytes
+    payload: bytes
+    text: str = ""
+    """What monitors are sent; empty until they are."""
+
+    def read(self) -> str:
+        """The traceback, or the error."""
+        if not self.text:
+            self.text, self.payload = _error_text(self.status, self.payload) or "no traceback", b""
+        return self.text
+
+
+def _error_text(status: int, payload: bytes) -> str:
+    if status == Status.FAILED:
+        return shortened(str(restore(payload)), TEXT)
+    text = traceback_text(payload)
+    if len(text) > TRACEBACK_LIMIT:
+        return f"{shortened(headline(text), TEXT)}\nTraceback, its end:\n{text[-TRACEBACK_LIMIT:]}"
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A sentence about what has happened, of a logging level and an EventKind, and the task concerned or 0."""
+
+    number: int
+    time: float
+    level: int
+    kind: int
+    task: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PastFigures:
+    """Tasks that had ended, tasks then by where they were, cores and bytes of all workers."""
+
+    time: float
+    ended: int
+    waiting: int
+    assigned: int
+    running: int
+    cpu: float
+    rss: int
+
+
+@dataclass(slots=True)
+class History:
+    """The memory. Times are those of the core's clock."""
+
+    failures: SharedRing[Failure] = field(default_factory=lambda: SharedRing(ENTRIES, FAILURE_BYTES))
+    events: SharedRing[Event] = field(default_factory=lambda: SharedRing(ENTRIES, EVENT_BYTES))
+    figures: deque[PastFigures] = field(default_factory=lambda: deque(maxlen=FIGURES))
+    figures_at: float = 0.0
+    """When the next figures are to be taken."""
+
+    def add_event(self, event: Event) -> None:
+        """Keep an event; events of each kind have an equal share."""
+        self.events.add(event.kind, event, _ENTRY_BYTES + len(event.text))
+
+    def add_failure(self, number: int, task: TaskRecord, outcome: Outcome, profile: bytes, now: float) -> Failure:
+        """Keep a failure; those of the sessions of a key have an equal share together."""
+        status, payload, stored = outcome
+        root, agent = task.group.lane.session, task.agent
+        failure = Failure(
+            number, now, task.id, task.group.function.name, task.group.session.number, root.name,
+            agent.number if agent else 0, (agent.name or agent.host) if agent else "", status, profile,
+            b"" if stored else payload, "the error is too long for monitors: the client has it" if stored else "",
+        )  # fmt: skip
+        self.failures.add(root.share, failure, _ENTRY_BYTES + len(payload) + len(failure.function))
+        return failure
+
+    def take_figures(self, now: float, ended: int, waiting: int, agents: Iterable[AgentRecord]) -> None:
+        """Keep figures of this moment."""
+        self.figures_at = now + FIGURE_SECONDS
+        assigned = running = rss = 0
+        cpu = 0.0
+        for agent in agents:
+            assigned, running = assigned + len(agent.runs), running + len(agent.running)
+            if agent.status is not None:
+                cpu, rss = cpu + sum(agent.status.cpus), rss + sum(agent.status.rsses)
+        self.figures.append(PastFigures(now, ended, waiting, assigned, running, cpu, rss))
+
+    def message(self, since: float) -> MonitorHistory:
+        """All of it. `since` is the Unix time, in seconds, at which the core's clock was 0."""
+        failures, events, figures = list(self.failures), list(self.events), list(self.figures)
+        return MonitorHistory(
+            failure_numbers=[failure.number for failure in failures],
+            failure_times=[since + failure.time for failure in failures],
+            failure_tasks=[failure.task for failure in failures],
+            failure_functions=[shortened(failure.function, NAME) for failure in failures],
+            failure_sessions=[failure.session for failure in failures],
+            failure_clients=[failure.client for failure in failures],
+            failure_agents=[failure.agent for failure in failures],
+            failure_agent_names=[failure.agent_name for failure in failures],
+            failure_statuses=[failure.status for failure in failures],
+            failure_profiles=b"".join([failure.profile for failure in failures]),
+            failures=[failure.read() for failure in failures],
+            event_numbers=[event.number for event in events],
+            event_times=[since + event.time for event in events],
+            event_levels=[event.level for event in events],
+            event_kinds=[event.kind for event in events],
+            event_tasks=[event.task for event in events],
+            events=[event.text for event in events],
+            figure_times=[since + each.time for each in figures],
+            figure_ended=[each.ended for each in figures],
+            figure_waiting=[each.waiting for each in figures],
+            figure_assigned=[each.assigned for each in figures],
+            figure_running=[each.running for each in figures],
+            figure_cpus=[each.cpu for each in figures],
+            figure_rsses=[each.rss for each in figures],
+        )
