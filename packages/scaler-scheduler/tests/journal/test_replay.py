@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from scaler_io.links.events import PeerLost
 from scaler_protocol import messages
-from scaler_protocol.errors import WorkerDiedError, describe
+from scaler_protocol.errors import ProtocolError, WorkerDiedError, describe
 from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Group, Status, Submit
 from scaler_protocol.payloads import Payloads
@@ -35,13 +36,14 @@ class Lives:
     rows: dict[int, Row] = field(default_factory=dict)
     config: SchedulerConfig = field(default_factory=SchedulerConfig)
     incarnation: int = 1
+    key_limit: int = sys.maxsize
 
     def __post_init__(self) -> None:
         self.driver = self._begin()
 
     def _begin(self) -> SchedulerDriver:
         driver = self.make(self.config, monitored=False, incarnation=self.incarnation)
-        self.ledger = Ledger(driver.core.state)
+        self.ledger = Ledger(driver.core.state, self.key_limit)
         assert Replay(driver.core.restoration, self.ledger).tell([self.rows[key] for key in sorted(self.rows)]) == 0
         driver.core.restored(driver.now)
         driver.core.state.recorder = self.ledger
@@ -348,3 +350,56 @@ def test_a_named_session_that_was_ended_stays_ended(lives: Lives, how: str) -> N
     assert client[0] not in driver.core.state.sessions
     lives.tidy()
     assert not lives.task_rows()
+
+
+def test_what_one_key_has_in_the_journal_is_bounded_and_others_notice_nothing(
+    make_driver: type[SchedulerDriver],
+) -> None:
+    lives = Lives(make_driver, key_limit=100_000)
+    driver, refused = lives.driver, 0
+    greedy, other = driver.client(b"greedy"), driver.client(b"other")
+    first = (b"g"[0] << 32) + 1
+    for count in range(40):
+        tasks = (first + 2 * count, first + 2 * count + 1)
+        message = Submit((Group(FUNCTION),), tasks, Payloads([bytes(5_000)] * 2))
+        try:
+            driver.feed(greedy, message)
+        except ProtocolError as error:
+            assert "bytes in the journal, and may have 100,000" in str(error)
+            driver.settle()
+            refused += 1
+            assert all(status == Status.FAILED for status, _ in driver.outcomes(greedy).values())
+        else:
+            driver.feed(greedy, messages.Cancel(tasks[1:]))  # the other one keeps the row
+        lives.commit()
+    assert refused == 30 and sum(len(row.body) for row in lives.rows.values()) < 120_000
+    driver.submit(other)
+    driver.feed(greedy, messages.Cancel(range(first, first + 80)))
+    lives.tidy()
+    driver = lives.restart()
+    greedy = again(driver, b"greedy", 1)
+    lives.tidy()
+    driver.feed(greedy, Submit((Group(FUNCTION),), (first + 100,), Payloads([b"call"])))
+    assert driver.core.state.find(first + 100) is not None
+
+
+def test_cancels_and_releases_of_unknown_tasks_are_not_recorded(lives: Lives) -> None:
+    client = lives.driver.client()
+    (task,) = lives.driver.submit(client)
+    lives.commit()
+    before = dict(lives.rows)
+    for _ in range(3):
+        lives.driver.feed(client, messages.Cancel(range(task + 1, task + 1000)))
+        lives.driver.feed(client, messages.Release(range(task + 1, task + 1000)))
+        lives.commit()
+    assert lives.rows == before
+
+
+def test_inputs_beyond_the_limit_fail_the_tasks_that_wait_for_them(make_driver: type[SchedulerDriver]) -> None:
+    lives = Lives(make_driver, key_limit=1000)
+    client = lives.driver.client()
+    first = (99 << 32) + 1
+    needing = Submit((Group(FUNCTION),), (first + 1,), Payloads([bytes(1000)]), dependents=(0,), needs=(first,))
+    lives.driver.feed(client, needing)
+    lives.driver.feed(client, messages.Inputs((first + 1,), (first,), (Status.VALUE,), Payloads([b"r"])))
+    assert lives.driver.outcomes(client)[first + 1][0] == Status.FAILED

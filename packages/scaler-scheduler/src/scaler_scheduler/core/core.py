@@ -50,7 +50,7 @@ from scaler_scheduler.core.managers import Managers
 from scaler_scheduler.core.named_sessions import NamedSessions
 from scaler_scheduler.core.operators import Operators
 from scaler_scheduler.core.peers import Peers
-from scaler_scheduler.core.records import ASSIGNED, DONE, GONE, HELD, WAITING, AgentRecord
+from scaler_scheduler.core.records import ASSIGNED, DONE, GONE, HELD, WAITING, AgentRecord, SessionRecord
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.restoration import Restoration
 from scaler_scheduler.core.snapshot import ProcessStats, kept_status, monitor_status, workers_share
@@ -318,6 +318,8 @@ class SchedulerCore:
                 raise ProtocolError(f"the scheduler refuses new work: {self.state.refusal}")
             submitter = self._intake.submitter(peer, event) if event.tasks else None
             if submitter is not None and submitter.session is not None:
+                if refusal := self._recorder_refusal(submitter.session):
+                    raise ProtocolError(refusal)
                 self.state.budgets.take(submitter.session, event, now)
         except ProtocolError as error:
             self._intake.refuse(peer, event, error)
@@ -329,6 +331,10 @@ class SchedulerCore:
             session = submitter.session
             if self.state.recorder is not None and session is not None and not session.nested:
                 self.state.recorder.submitted(session, event)
+
+    def _recorder_refusal(self, session: SessionRecord | None) -> str:
+        recorder = self.state.recorder
+        return "" if recorder is None or session is None or session.nested else recorder.refusal(session)
 
     def _done(self, peer: bytes, event: messages.Done, now: float) -> None:
         check_done(event)
@@ -342,7 +348,9 @@ class SchedulerCore:
         owned = [task for task in event.tasks if self._owns(peer, session_of(task))]
         self._recovery.cancelled(owned)
         if self.state.recorder is not None and owned:
-            self.state.recorder.cancelled(self.state.sessions[session_of(owned[0])], owned)
+            owner = self.state.sessions[session_of(owned[0])]
+            if known := _known(owner, owned):
+                self.state.recorder.cancelled(owner, known)
         self._completion.cancel_known(owned, now)
         if (session := self._peers.clients.get(peer)) is not None and session.named is not None:
             self._named_sessions.cancelled(session, owned)
@@ -351,8 +359,8 @@ class SchedulerCore:
         if event.tasks:
             session = self.state.sessions.get(session_of(event.tasks[0]))
             if session is not None and session.peer == peer:
-                if self.state.recorder is not None:
-                    self.state.recorder.released(session, event.tasks)
+                if self.state.recorder is not None and (known := _known(session, event.tasks)):
+                    self.state.recorder.released(session, known)
                 self._completion.released(session, event.tasks, now)
                 if session.named is not None:
                     self._named_sessions.received(session, event.tasks, now)
@@ -380,13 +388,23 @@ class SchedulerCore:
         check_inputs(event)
         stored = set(event.stored)
         session = self.state.sessions.get(session_of(event.tasks[0])) if event.tasks else None
-        if self.state.recorder is not None and session is not None and session.peer == peer:
+        own = session is not None and session.peer == peer
+        if own and (refusal := self._recorder_refusal(session)):
+            self._refuse_inputs(event, ProtocolError(refusal), now)
+            return
+        if self.state.recorder is not None and session is not None and own:
             self.state.recorder.inputs(session, event)
         for position, task in enumerate(event.tasks):
             record = self.state.find(task)
             if record is not None and record.group.session.peer == peer:
                 status, payload = event.statuses[position], event.results[position]
                 self._completion.supply(record, event.needs[position], status, payload, now, stored=position in stored)
+
+    def _refuse_inputs(self, event: messages.Inputs, error: ProtocolError, now: float) -> None:
+        for task in event.tasks:
+            record = self.state.find(task)
+            if record is not None and record.state == HELD:
+                self._completion.fail(record, error, now)
 
     # --- functions, output, recovery --------------------------------------------------------------------------------
 
@@ -480,3 +498,9 @@ class SchedulerCore:
         for agent in self.state.agents.values():
             assert agent.blocked <= agent.runs.keys()
             assert agent.runs or not agent.load
+
+
+def _known(session: SessionRecord, tasks: Sequence[int]) -> list[int]:
+    """Those of the tasks of which something is recorded: others would be recorded for nothing, again and again."""
+    named = session.named.tasks if session.named is not None else {}
+    return [task for task in tasks if task in session.tasks or task in named]

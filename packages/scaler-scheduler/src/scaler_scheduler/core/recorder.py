@@ -33,6 +33,9 @@ class Recorder(Protocol):
     def ended(self, record: TaskRecord, outcome: Outcome, profile: bytes, agent_name: str) -> None:
         """One task has ended."""
 
+    def refusal(self, session: SessionRecord) -> str:
+        """Why no more can be recorded for this session; empty if there is room."""
+
     def released(self, session: SessionRecord, tasks: Sequence[int]) -> None:
         """The owner has these outcomes."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,11 +25,11 @@ CLOSE_SECONDS = 10.0
 class Journal:
     """Restores a core from a file, then records what happens to it; for the running loop of asyncio."""
 
-    def __init__(self, path: Path, sync: str, core: SchedulerCore) -> None:
-        """Raises JournalError."""
+    def __init__(self, path: Path, sync: str, core: SchedulerCore, key_limit: int | None = None) -> None:
+        """`key_limit`: bytes that one key may have in it, by default a quarter of its disk. Raises JournalError."""
         self._core = core
         self._file = JournalFile(path, sync)
-        self._ledger = Ledger(core.state)
+        self._ledger = Ledger(core.state, key_limit or shutil.disk_usage(path).total // 4)
         begun = time.monotonic()
         unreadable = Replay(core.restoration, self._ledger).tell(self._file.rows())
         core.restored(begun)

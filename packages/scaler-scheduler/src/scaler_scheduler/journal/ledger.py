@@ -14,6 +14,7 @@ then, and the last one stays as long as any node of the graph.
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import Container, KeysView, Sequence
 from typing import NamedTuple
@@ -42,6 +43,8 @@ from scaler_scheduler.journal.records import (
     pack_tasks,
 )
 
+ROW_BYTES = 64
+"""About what a row takes on disk beside its body."""
 LOOKS = 4
 """Old rows looked at for each new one."""
 IDLE_LOOKS = 1024
@@ -69,21 +72,34 @@ class About(NamedTuple):
 class _Entry:
     """A row in the journal, without its bytes."""
 
-    __slots__ = ("first_run", "function", "graph", "kind", "needs", "number", "rows", "session", "tasks", "witness")
+    __slots__ = (
+        "first_run",
+        "function",
+        "graph",
+        "kind",
+        "needs",
+        "number",
+        "rows",
+        "session",
+        "size",
+        "tasks",
+        "witness",
+    )
 
     def __init__(self, row: Row, about: About, rows: _Rows | None) -> None:
         self.number, self.kind, self.session, self.rows = row.number, row.kind, row.session, rows
         self.tasks, self.needs, self.graph = about.tasks, about.needs, about.graph
         self.first_run, self.function = about.first_run, about.function
-        self.witness = 0
+        self.size, self.witness = ROW_BYTES + len(row.body), 0
 
 
 class _Rows:
-    """The rows of one session: its Submits by age, and how many of them need each result."""
+    """The rows of one session: their bytes, its Submits by age, and how many of them need each result."""
 
-    __slots__ = ("needed", "number", "submits")
+    __slots__ = ("needed", "number", "size", "submits")
 
     def __init__(self) -> None:
+        self.size = 0
         self.number = 0
         """The number of the row that describes the session; 0 before it is written."""
         self.submits: OrderedDict[int, None] = OrderedDict()
@@ -102,9 +118,13 @@ class _Rows:
 class Ledger:
     """Records what a core tells it, until `take` hands it over. It is the core's `Recorder`."""
 
-    def __init__(self, state: SchedulerState) -> None:
+    def __init__(self, state: SchedulerState, key_limit: int = sys.maxsize) -> None:
+        """`key_limit` bounds the bytes that the sessions of one key may have in the journal."""
         self._state = state
+        self._key_limit = key_limit
         self._next = 1
+        self._size = 0
+        """Bytes of all rows of sessions."""
         self._rows: list[Row] = []
         self._deleted: list[int] = []
         self._outcomes: dict[tuple[int, str], OutcomeBatch] = {}
@@ -144,6 +164,23 @@ class Ledger:
         """New tasks were accepted."""
         session.last_task = max(session.last_task, max(event.tasks))
         self._append(RecordKind.SUBMIT, session.number, pack_message(event), About.submit(event))
+
+    def refusal(self, session: SessionRecord) -> str:
+        """Why no more can be recorded for this session; empty if there is room."""
+        if self._size < self._key_limit:
+            return ""
+        sessions, share = self._state.sessions, session.share
+        size = sum(
+            rows.size
+            for number, rows in self._sessions.items()
+            if (each := sessions.get(number)) is not None and each.share is share
+        )
+        if size < self._key_limit:
+            return ""
+        return (
+            f"the clients of its key have {size:,} bytes in the journal, and may have {self._key_limit:,}: submit "
+            "again when calls have ended, or give the scheduler more with --journal-key-limit"
+        )
 
     def forwarded(self, session: SessionRecord, report: Done) -> None:
         """All tasks of an agent's report have ended."""
@@ -261,7 +298,11 @@ class Ledger:
 
     def _enter(self, row: Row, about: About) -> None:
         rows = self._sessions.get(row.session)
-        self._entries.append(_Entry(row, about, rows))
+        entry = _Entry(row, about, rows)
+        self._entries.append(entry)
+        if rows is not None:
+            rows.size += entry.size
+            self._size += entry.size
         if about.function:
             self._functions.add(about.function)
         if row.kind == RecordKind.SUBMIT and rows is not None:
@@ -281,6 +322,9 @@ class Ledger:
 
     def _left(self, entry: _Entry) -> None:
         self._functions.discard(entry.function)
+        if entry.rows is not None:
+            entry.rows.size -= entry.size
+            self._size -= entry.size
         if entry.kind == RecordKind.SUBMIT and entry.rows is not None:
             entry.rows.submits.pop(entry.number, None)
 

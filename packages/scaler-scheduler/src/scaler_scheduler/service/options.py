@@ -58,6 +58,7 @@ class SchedulerOptions(ServerOptions):
     scale_down_cooldown_seconds: float
     journal: Path | None
     journal_sync: str
+    journal_key_limit: int | None
     adapter_webhook_urls: tuple[str, ...]
     adapter_webhook_token: str | None
 
@@ -185,6 +186,14 @@ JOURNAL_OPTIONS = (
         "normal survives the end of processes, full also a loss of power, at a flush of the disk for each turn",
         JOURNAL_SYNC,
         default="normal",
+    ),
+    Option(
+        ("--journal-key-limit",),
+        "bytes that the clients of one key may have in the journal, without keys each client; by default a quarter of "
+        "its disk",
+        whole_number(1),
+        default=None,
+        metavar="BYTES",
     ),
 )
 

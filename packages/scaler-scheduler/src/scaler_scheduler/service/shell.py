@@ -100,7 +100,7 @@ class SchedulerService:
             return None
         from scaler_scheduler.journal.journal import Journal
 
-        return Journal(self._options.journal, self._options.journal_sync, core)
+        return Journal(self._options.journal, self._options.journal_sync, core, self._options.journal_key_limit)
 
     def _metrics(self, sampler: StatusSampler, storage: Address) -> Metrics | None:
         if self._options.metrics_address is None:
