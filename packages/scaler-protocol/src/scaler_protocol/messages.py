@@ -28,7 +28,7 @@ MESSAGE_MOST: Final = 32 * 1024 * 1024
 MESSAGE_TASKS: Final = 4096
 """Tasks after which a sender begins another Submit."""
 MESSAGE_GROUPS: Final = 256
-"""Groups of one Submit, at most. A message must not take the scheduler long: all other peers wait meanwhile."""
+"""Groups of one Submit, at most: the scheduler does nothing else while it takes a message."""
 MESSAGE_IDS: Final = 2**16
 """Ids after which a sender begins another message; a Submit or Cancel has no more tasks."""
 
