@@ -254,7 +254,10 @@ class Dispatch:
             return max(0, idle)
         horizon = self._state.config.horizon_seconds
         seconds = lane.first.group.function.seconds
-        behind = seconds if seconds is not None and seconds <= BEHIND_SECONDS else 0.0
+        newest = next(reversed(agent.runs.values()), None)
+        # What the agent has been given counts, too: otherwise tasks that others went before would find no room.
+        durations = (seconds, newest.group.function.seconds if newest is not None else None)
+        behind = max((each for each in durations if each is not None and each <= BEHIND_SECONDS), default=0.0)
         budget = agent.workers * (horizon + behind) - agent.load
         if budget <= 0:
             return max(0, idle)

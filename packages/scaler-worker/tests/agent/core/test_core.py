@@ -57,6 +57,7 @@ from scaler_worker.ipc.frames import (
 )
 
 SESSION = 7 << 32
+OTHER_SESSION = 8 << 32
 F, G, H = map(function_id, (b"f", b"g", b"h"))
 BODIES = {F: b"f", G: b"g", H: b"h"}
 
@@ -252,12 +253,12 @@ class Host:
         count = len(tasks) or count
         runs = range(self.next, self.next + count)
         self.next += count
-        function = group.pop("function", F)
+        function, session = group.pop("function", F), group.pop("session", SESSION)
         body = ([function], ["f"], Payloads([BODIES[function]])) if with_body else ([], [], Payloads([]))
         message = Run(
             runs.start,
             [Group(function, **group)],
-            list(tasks) or [SESSION + run for run in runs],
+            list(tasks) or [session + run for run in runs],
             Payloads([b"call"] * count),
             functions=body[0],
             names=body[1],
@@ -493,6 +494,82 @@ def test_priority_then_depth_then_arrival() -> None:
     host.ready_all()
     host.drain()
     assert list(host.outcomes) == [*high, *deep, *low]
+
+
+def busy_host(workers: int) -> tuple[Host, range]:
+    """Workers that are in a run of about 10 ms, with another one sent ahead to each; more wait. All are of SESSION."""
+    host = Host(workers)
+    host.ready_all()
+    host.core.functions.groups([Group(F)])[0].kind.estimate = 10_000.0
+    runs = host.run(4 * workers)
+    for worker in host.workers.values():
+        worker.begin()
+        assert len(worker.unread) == 1
+    return host, runs
+
+
+def sent_ahead(host: Host) -> list[int]:
+    """The runs that workers have not read yet."""
+    return [entry[0] for worker in host.workers.values() for sent in worker.unread for entry in sent.entries]
+
+
+@pytest.mark.parametrize("group", [{"priority": 1}, {"session": OTHER_SESSION}], ids=["priority", "client"])
+def test_a_single_call_goes_before_what_was_sent_ahead(group: dict[str, Any]) -> None:
+    host, _ = busy_host(2)
+    host.now += 0.001
+    host.step(1)  # so worker 0 ends its run first
+    host.workers[1].begin()
+    [single] = host.run(1, **group)
+    assert [sent.entries[0][0] for sent in host.workers[0].unread] == [single]
+    host.step(0)
+    host.step(0)
+    assert host.outcomes[single] == 1
+    host.drain()
+    assert set(host.outcomes.values()) == {1}
+
+
+def test_what_was_sent_ahead_stays_for_a_client_that_has_runs_here_already() -> None:
+    host, runs = busy_host(2)
+    first, second = host.run(2, session=OTHER_SESSION)
+    assert (first in sent_ahead(host), second in sent_ahead(host)) == (True, False)
+    before = sent_ahead(host)
+    host.now += 0.001
+    host.settle()
+    assert sent_ahead(host) == before
+    host.drain()
+    assert host.outcomes == Counter([*runs, first, second])
+
+
+def test_clients_that_have_one_run_each_do_not_push_each_other_aside() -> None:
+    host = Host(1)
+    host.ready_all()
+    host.core.functions.groups([Group(F)])[0].kind.estimate = 10_000.0
+    runs = [host.run(1, session=number << 32)[0] for number in range(10, 14)]
+    host.drain()
+    assert list(host.outcomes) == runs
+
+
+def test_a_client_goes_before_no_nested_run_that_was_sent_ahead() -> None:
+    host, _ = busy_host(2)
+    nested = host.run(2, depth=1)
+    host.step(0)
+    host.step(1)
+    for worker in host.workers.values():
+        worker.begin()
+    assert set(nested) <= set(sent_ahead(host))
+    [single] = host.run(1, session=OTHER_SESSION)
+    assert set(nested) <= set(sent_ahead(host))
+    host.drain()
+    assert host.outcomes[single] == 1
+
+
+def test_clients_take_turns() -> None:
+    host = Host(1)
+    host.core.functions.groups([Group(F)])[0].kind.estimate = 10_000.0
+    flood, late = host.run(6), host.run(2, session=OTHER_SESSION)
+    host.ready_all()
+    host.drain()
+    assert list(host.outcomes) == [flood[0], late[0], flood[1], late[1], *flood[2:]]
 
 
 def test_a_blocked_parent_gives_its_place_and_its_tail_away() -> None:
@@ -1215,9 +1292,12 @@ class AgentMachine(RuleBasedStateMachine):
         with_body=st.booleans(),
         priority=st.integers(0, 1),
         timeout=st.sampled_from([0.0, 0.0, 0.02]),
+        session=st.sampled_from([SESSION, OTHER_SESSION]),
+        depth=st.integers(0, 1),
     )
-    def run(self, count: int, function: bytes, with_body: bool, priority: int, timeout: float) -> None:
-        self.host.run(count, with_body, function=function, priority=priority, timeout_seconds=timeout)
+    def run(self, count: int, function: bytes, with_body: bool, session: int, timeout: float, **level: int) -> None:
+        group: dict[str, Any] = {"function": function, "session": session, "timeout_seconds": timeout, **level}
+        self.host.run(count, with_body, **group)
 
     @rule(data=st.data(), count=st.integers(1, 3))
     def run_again(self, data: Any, count: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Final
@@ -26,11 +27,11 @@ from scaler_worker.agent.core.records import (
     Datagram,
     Entry,
     FunctionKind,
-    WaitingRuns,
     WorkerRecord,
     run_ids,
 )
 from scaler_worker.agent.core.result_buffer import ResultBuffer
+from scaler_worker.agent.core.waiting_runs import WaitingRuns
 from scaler_worker.agent.core.workers import Workers
 from scaler_worker.ipc import frames
 
@@ -57,6 +58,8 @@ class InFlight:
         self.input_missing_runs: list[int] = []
         """Runs that `settle` returns to the scheduler: the previous run has no result for them."""
         self.check_at = math.inf
+        self._last_sent = (0, (0, 0))
+        """Session and level of the last run that was sent to a worker."""
         self._workers = workers
         self._functions = functions
         self._results = results
@@ -70,12 +73,45 @@ class InFlight:
             share = -(-len(waiting) // min(free, len(workers.idle)))
             _, worker = workers.idle.popitem()
             self._send_batch(worker, min(share, frames.COUNT_LIMIT), now)
-        for worker in list(workers.refillable.values()):
+        refillable = sorted(workers.refillable.values(), key=_expected_end)
+        if waiting and self._overtake(_expected_end(refillable[0]) if refillable else math.inf, now):
+            return
+        for worker in refillable:
             if not waiting:
                 return
             head = worker.datagrams[0]
             if now < head.since + head.patience:  # otherwise its run may take long
                 self._send_batch(worker, frames.COUNT_LIMIT, now)
+
+    def _overtake(self, before: float, now: float) -> bool:
+        """Recall what was sent ahead to a worker that ends its run before that time, for a waiting run that goes first.
+
+        A run goes first if its priority is higher, or if none of its client is at a worker of this agent and several of
+        the other client are. So a single call waits for the first run that ends, and for no other one, whatever was
+        prefetched.
+        """
+        entry = self.waiting.next_entry()
+        client, group = entry[TASK] >> SESSION_BITS, entry[GROUP]
+        if self._last_sent == (client, group.level):
+            return False
+        running = [self._workers.by_number[number] for number in self._workers.running]
+        sent = Counter(each.entries[-1][TASK] >> SESSION_BITS for worker in running for each in worker.datagrams)
+        is_absent = not group.depth and not sent[client]
+
+        def goes_later(worker: WorkerRecord) -> bool:
+            tail, other = worker.datagrams[-1], worker.datagrams[-1].entries[-1]
+            if len(worker.datagrams) < 2 or tail.checked:
+                return False
+            if other[GROUP].level == group.level:  # otherwise the recalled run might be the next one again
+                return is_absent and sent[other[TASK] >> SESSION_BITS] > 1
+            return other[GROUP].priority < group.priority
+
+        worker = min(filter(goes_later, running), key=_expected_end, default=None)
+        if worker is None or _expected_end(worker) > before:
+            return False
+        worker.datagrams[-1].checked = now
+        self.effects.append(events.RecallTail(worker.number))
+        return True
 
     def steal(self, now: float) -> None:
         """Work stealing: nothing waits and a worker is idle, so recall datagrams that other workers have not read."""
@@ -107,6 +143,7 @@ class InFlight:
             datagram = Datagram(worker.sequence, entries, sum(entry[GROUP].kind.estimate for entry in entries))
             worker.datagrams.append(datagram)
             self.effects.append(events.SendTasks(worker.number, worker.sequence, entries))
+            self._last_sent = entries[-1][TASK] >> SESSION_BITS, entries[-1][GROUP].level
             if len(worker.datagrams) == 1:
                 datagram.since = now
             self._watch(worker)
@@ -395,6 +432,12 @@ class InFlight:
                 self.reclaim(worker)
                 head.checked = now
             self._watch(worker)
+
+
+def _expected_end(worker: WorkerRecord) -> float:
+    """When the first datagram of a worker, which has one, will have ended."""
+    head = worker.datagrams[0]
+    return head.since + head.estimate / 1e6 * (1 - head.at / len(head.entries))
 
 
 def _overdue_at(head: Datagram) -> float:

@@ -1,16 +1,16 @@
-"""The records of AgentCore: runs, datagrams in flight, workers, the queue of waiting runs."""
+"""The records of AgentCore: runs, datagrams in flight, workers."""
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import field
 from typing import Final
 
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Group, Status, WorkerState
-from scaler_worker.ipc.frames import FOLLOWS, FUNCTIONS_LIMIT
+from scaler_worker.ipc.frames import FUNCTIONS_LIMIT
 
 NO_RUN: Final = int.from_bytes(b"no run", "little")
 """In the run cell of a worker before its first run. Not 0, since a task may overwrite the cell with zeros."""
@@ -73,12 +73,13 @@ class FunctionKind:
 
 
 class TaskGroup:
-    """Tasks that share function kind, priority level and timeout."""
+    """Tasks that share function kind, priority, depth and timeout."""
 
-    __slots__ = ("kind", "level", "timeout")
+    __slots__ = ("depth", "kind", "level", "priority", "timeout")
 
     def __init__(self, group: Group, kind: FunctionKind, default_timeout: float) -> None:
         self.kind = kind
+        self.priority, self.depth = group.priority, group.depth
         self.level = (-group.priority, -group.depth)
         # A NaN is no timeout either: the comparison is false for it.
         self.timeout = group.timeout_seconds if group.timeout_seconds > 0 else default_timeout
@@ -254,90 +255,3 @@ class WorkerRecord:
             return None
         head = self.datagrams[0]
         return head.entries[head.at]
-
-
-class WaitingRuns:
-    """The queue of an agent: by priority, then by depth, then in order of arrival."""
-
-    __slots__ = ("_count", "_keys", "_levels")
-
-    def __init__(self) -> None:
-        self._levels: dict[tuple[int, int], deque[Entry]] = {}
-        self._keys: list[tuple[int, int]] = []
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[Entry]:
-        return (entry for key in self._keys for entry in self._levels[key])
-
-    def _level(self, key: tuple[int, int]) -> deque[Entry]:
-        level = self._levels.get(key)
-        if level is None:
-            level = self._levels[key] = deque()
-            self._keys.append(key)
-            self._keys.sort()
-        return level
-
-    def _forget_empty(self) -> None:
-        for key in [key for key in self._keys if not self._levels[key]]:
-            self._keys.remove(key)
-            del self._levels[key]
-
-    def extend(self, entries: Sequence[Entry]) -> None:
-        """Append new runs."""
-        self._count += len(entries)
-        if len(groups := {entry[GROUP] for entry in entries}) == 1:
-            self._level(groups.pop().level).extend(entries)
-        else:
-            for entry in entries:
-                self._level(entry[GROUP].level).append(entry)
-
-    def requeue(self, entries: Sequence[Entry]) -> None:
-        """Put runs that were taken and not started back to the front, in order."""
-        self._count += len(entries)
-        for entry in reversed(entries):
-            self._level(entry[GROUP].level).appendleft(entry)
-
-    def take(self, count: int, microseconds: float, size: int) -> list[Entry]:
-        """Remove and return the next runs of one level: at least one, at most `count`, within the bounds in total.
-
-        A run that FOLLOWS the previous one is always in the same batch.
-        """
-        queue = self._levels[self._keys[0]]
-        taken: list[Entry] = []
-        while queue:
-            _, _, group, call, _, flags = queue[0]
-            microseconds -= group.kind.estimate
-            size -= len(call)
-            if (microseconds < 0 or size < 0 or len(taken) >= count) and taken and not flags & FOLLOWS:
-                break
-            taken.append(queue.popleft())
-        self._count -= len(taken)
-        if not queue:
-            self._forget_empty()
-        return taken
-
-    def take_newest(self, count: int) -> list[Entry]:
-        """Remove and return up to `count` runs from the back."""
-        taken: list[Entry] = []
-        for key in reversed(self._keys):
-            queue = self._levels[key]
-            while queue and len(taken) < count:
-                taken.append(queue.pop())
-        self._count -= len(taken)
-        self._forget_empty()
-        return taken
-
-    def remove(self, runs: set[int]) -> list[Entry]:
-        """Remove and return those of `runs` that wait."""
-        removed: list[Entry] = []
-        for key in self._keys:
-            level = self._levels[key]
-            if found := [entry for entry in level if entry[RUN] in runs]:
-                removed += found
-                self._levels[key] = deque(entry for entry in level if entry[RUN] not in runs)
-        self._count -= len(removed)
-        self._forget_empty()
-        return removed
