@@ -1,0 +1,279 @@
+"""A backend of joblib: `import scaler_client.joblib`, then `joblib.parallel_config("scaler", address=…)`.
+
+Needs joblib 1.4 or newer (`pip install scaler[joblib]`). joblib makes batches of short calls; each batch is a task.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final
+
+import cloudpickle
+from joblib._parallel_backends import AutoBatchingMixin, FallbackToBackend, ParallelBackendBase, SequentialBackend
+from joblib.parallel import BatchedCalls, register_parallel_backend
+
+from scaler_client.api.client import Client
+from scaler_client.calls.object_reference import ObjectReference
+from scaler_client.calls.task_options import TaskOptions
+from scaler_client.payloads.pickles import SCALARS
+from scaler_client.task_context import runtime
+
+_SHARED_BYTES: Final = 1024 * 1024
+"""Arguments of at least so many bytes are sent once for all calls, unless Parallel has another `max_nbytes`."""
+
+
+_Send = Callable[[], Future[list[Any]]]
+_Callback = Callable[[Future[list[Any]]], object]
+
+
+class _Shared:
+    """Stands in a batch for an argument that is an object of its own."""
+
+    __slots__ = ("at",)
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Shared, (self.at,)
+
+
+def _run_batch(batch: bytes, *shared: Any) -> list[Any]:
+    """The results of a batch, in a worker."""
+    calls: BatchedCalls = cloudpickle.loads(batch)
+
+    def real(value: Any) -> Any:
+        return shared[value.at] if type(value) is _Shared else value
+
+    calls.items = [
+        (fn, tuple(map(real, args)), {name: real(value) for name, value in kwargs.items()})
+        for fn, args, kwargs in calls.items
+    ]
+    return calls()
+
+
+class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):
+    """Runs the batches of `joblib.Parallel` on a cluster. Made by `joblib.parallel_config("scaler", …)`.
+
+    Calls of joblib inside of a task run on the same cluster if they ask for it with `n_jobs`. Arguments of 1 MiB and
+    more, such as arrays, are sent once for each `Parallel` call, are shared by the workers of a host, and are
+    read-only; they must not change meanwhile. `max_nbytes` of Parallel is another limit, None is no limit.
+
+    Args:
+        address: the scheduler. The connection lasts as long as the backend.
+        client: a client to use instead of `address`, or inside a task.
+        capabilities: what a worker must offer, by name; -1 for presence, otherwise a quantity.
+        priority: higher is more urgent.
+        retries: how often to run a batch again after an exception of its code.
+        task_timeout_seconds: seconds that a batch may run; None for the default of the cluster.
+        keys, insecure: as of Client.
+
+    Raises:
+        CapabilityError, ValueError, TypeError: an option is invalid, or neither address nor client is given.
+        SchedulerLostError: the scheduler does not answer; raised by the call of Parallel.
+
+    >>> import joblib, scaler_client.joblib
+    >>> with joblib.parallel_config("scaler", client=client):
+    ...     joblib.Parallel()(joblib.delayed(pow)(each, 2) for each in range(4))
+    [0, 1, 4, 9]
+    """
+
+    supports_retrieve_callback = True
+    # A task costs far less than joblib assumes, and short batches end at about the same time.
+    MIN_IDEAL_BATCH_DURATION = 0.05
+    MAX_IDEAL_BATCH_DURATION = 0.5
+
+    def __init__(
+        self,
+        address: str | None = None,
+        client: Client | None = None,
+        capabilities: Mapping[str, int] | None = None,
+        priority: int = 0,
+        retries: int = 0,
+        task_timeout_seconds: float | None = None,
+        keys: str | os.PathLike[str] | None = None,
+        insecure: bool = False,
+        nesting_level: int | None = None,
+    ) -> None:
+        if address is None and client is None and runtime() is None:
+            raise ValueError('the backend "scaler" needs address="tcp://host:port" or client=')
+        TaskOptions.of(capabilities, False, priority, retries, task_timeout_seconds)
+        super().__init__(nesting_level=nesting_level)
+        self.default_n_jobs = 1 if nesting_level else -1
+        self._task_options: dict[str, Any] = {
+            "capabilities": capabilities,
+            "priority": priority,
+            "retries": retries,
+            "task_timeout_seconds": task_timeout_seconds,
+        }
+        self._connection: dict[str, Any] = {"address": address, "keys": keys, "insecure": insecure}
+        self._client = client
+        self._window = _Window(0)
+        self._shared: dict[int, tuple[Any, ObjectReference[Any]]] = {}
+        """By identity: arguments of this call that were sent; they are kept alive, so that no other one has theirs."""
+        self._max_bytes: int | None = _SHARED_BYTES
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self._task_options, self.nesting_level)
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            self._client = Client(**self._connection)
+            weakref.finalize(self, self._client.disconnect)
+        return self._client
+
+    # --- what joblib calls ------------------------------------------------------------------------------------------
+
+    def effective_n_jobs(self, n_jobs: int | None) -> int:
+        """How many calls run side by side: `n_jobs`; -1 for as many as there are workers, -2 for one less."""
+        if n_jobs == 0:
+            raise ValueError("n_jobs=0 has no meaning: give the number of calls that may run side by side, or -1")
+        if n_jobs is None:
+            n_jobs = self.default_n_jobs
+        return max(1, self._workers() + 1 + n_jobs) if n_jobs < 0 else n_jobs
+
+    def _workers(self) -> int:
+        """How many workers there are; inside a task, which cannot ask, as many as this host has CPUs."""
+        return (os.cpu_count() or 1) if runtime() is not None else self._connected().workers().count
+
+    def configure(self, n_jobs: int = 1, parallel: Any = None, **options: Any) -> int:
+        """A call of Parallel begins."""
+        count = self.effective_n_jobs(n_jobs)
+        if n_jobs == 1 or (count == 1 and self.nesting_level):
+            raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
+        self.parallel = parallel
+        self._connected()
+        # Where the workers are the limit, further batches are sent ahead.
+        self._window = _Window(count if count < self._workers() else 0)
+        self._max_bytes = options.get("max_nbytes", _SHARED_BYTES)
+        return count
+
+    def submit(self, func: BatchedCalls, callback: Callable[[Any], object]) -> None:
+        """Send a batch; `callback` is called with its future when it has ended."""
+        client, items = self._connected(), func.items
+        references: dict[int, ObjectReference[Any]] = {}
+        places: dict[int, int] = {}
+
+        def shared(value: Any) -> Any:
+            if type(value) in SCALARS or self._max_bytes is None or _size(value) < self._max_bytes:
+                return value
+            if id(value) not in places:
+                places[id(value)] = len(places)
+                references[id(value)] = self._sent(client, value)
+            return _Shared(places[id(value)])
+
+        def send() -> Future[list[Any]]:
+            func.items = [
+                (fn, tuple(map(shared, args)), {name: shared(value) for name, value in kwargs.items()})
+                for fn, args, kwargs in items
+            ]
+            # One pickle without buffers beside it: smaller arrays are the worker's own, and may be changed there.
+            batch = cloudpickle.dumps(func, 5)
+            return client.submit_verbose(_run_batch, (batch, *references.values()), {}, **self._task_options)
+
+        self._window.start(send, callback)
+
+    def _sent(self, client: Client, value: Any) -> ObjectReference[Any]:
+        if id(value) not in self._shared:
+            self._shared[id(value)] = value, client.send_object(value)
+        return self._shared[id(value)][1]
+
+    def retrieve_result_callback(self, out: Future[list[Any]]) -> list[Any]:
+        """The results of a batch that has ended; raises what its code has raised."""
+        return out.result()
+
+    @contextmanager
+    def retrieval_context(self) -> Iterator[None]:
+        """While results are waited for inside a task, its worker's place is free for other tasks."""
+        with self._connected()._io.waiting:
+            yield
+
+    def get_nested_backend(self) -> tuple[ParallelBackendBase, int | None]:
+        """What calls of joblib inside of the tasks use."""
+        return ScalerBackend(
+            client=self._client, nesting_level=(self.nesting_level or 0) + 1, **self._task_options
+        ), None
+
+    def abort_everything(self, ensure_ready: bool = True) -> None:
+        """A call has failed or was interrupted: cancel the others."""
+        self._window.cancel()
+
+    def stop_call(self) -> None:
+        """A call of Parallel has ended."""
+        self._shared.clear()
+
+
+def _again(task_options: dict[str, Any], nesting_level: int | None) -> ScalerBackend:
+    """The backend of calls inside a task."""
+    return ScalerBackend(nesting_level=nesting_level, **task_options)
+
+
+def _size(value: Any) -> int:
+    """About how many bytes an argument has, as far as this can be told without serializing it; otherwise 0."""
+    if isinstance(value, bytes | bytearray | str):
+        return len(value)
+    for data in (value, getattr(value, "data", None)):  # arrays; sparse matrices
+        if isinstance(size := getattr(data, "nbytes", None), int):
+            return size
+    if callable(usage := getattr(value, "memory_usage", None)):  # tables and series of pandas
+        used = usage()
+        return int(used.sum() if hasattr(used, "sum") else used)
+    return 0
+
+
+class _Window:
+    """Has at most so many batches under way; 0 is no limit. Thread-safe."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[_Send, _Callback]] = deque()
+        self._places = 0
+        """Batches under way."""
+        self._futures: set[Future[list[Any]]] = set()
+
+    def start(self, send: _Send, callback: _Callback) -> None:
+        """Send a batch now, or when another one has ended."""
+        with self._lock:
+            if self._limit and self._places >= self._limit:
+                self._waiting.append((send, callback))
+                return
+            self._places += 1
+        self._send(send, callback)
+
+    def cancel(self) -> None:
+        """Cancel all batches."""
+        with self._lock:
+            self._waiting.clear()
+            futures = list(self._futures)
+        for future in futures:
+            future.cancel()
+
+    def _send(self, send: _Send, callback: _Callback) -> None:
+        try:
+            future = send()
+        except Exception as error:  # joblib takes it from the callback only: this may be a thread of the client
+            future = Future()
+            future.set_exception(error)
+        with self._lock:
+            self._futures.add(future)
+        future.add_done_callback(partial(self._ended, callback))
+
+    def _ended(self, callback: _Callback, future: Future[list[Any]]) -> None:
+        with self._lock:
+            self._futures.discard(future)
+            following = self._waiting.popleft() if self._waiting else None
+            self._places -= following is None
+        if following is not None:
+            self._send(*following)
+        callback(future)
+
+
+register_parallel_backend("scaler", ScalerBackend)

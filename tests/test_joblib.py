@@ -1,0 +1,137 @@
+"""joblib and scikit-learn on a cluster."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scaler import Client
+from support.clusters import LocalCluster
+from support.joblib_tasks import (
+    Span,
+    is_writable,
+    most_at_once,
+    nested_sum,
+    noted,
+    raise_at,
+    square,
+    square_or_fail_once,
+)
+
+joblib: Any = pytest.importorskip("joblib")
+pytest.importorskip("scaler_client.joblib")
+
+
+@pytest.fixture
+def backend(client: Client) -> Iterator[None]:
+    """All calls of joblib go to the cluster."""
+    with joblib.parallel_config("scaler", client=client):
+        yield
+
+
+@pytest.mark.usefixtures("backend")
+def test_calls_are_batched_and_results_in_order() -> None:
+    pids = {os.getpid()}
+    results = joblib.Parallel()(joblib.delayed(square)(number) for number in range(3_000))
+    assert [value for value, _ in results] == [number * number for number in range(3_000)]
+    assert pids.isdisjoint({pid for _, pid in results})
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("kind", ["generator", "generator_unordered"])
+def test_results_as_a_generator(kind: str) -> None:
+    results = joblib.Parallel(return_as=kind)(joblib.delayed(square)(number) for number in range(20))
+    assert sorted(value for value, _ in results) == [number * number for number in range(20)]
+
+
+@pytest.mark.usefixtures("backend")
+def test_n_jobs_is_the_most_that_runs_at_once(client: Client) -> None:
+    spans: list[Span] = joblib.Parallel(n_jobs=1, batch_size=1)(joblib.delayed(noted)(0.01) for _ in range(3))
+    assert {span.pid for span in spans} == {os.getpid()}, "one at a time is done here"
+    with joblib.parallel_config("scaler", client=client, n_jobs=client.workers().count - 1 or 1):
+        spans = joblib.Parallel(batch_size=1)(joblib.delayed(noted)(0.02) for _ in range(12))
+    assert most_at_once(spans) <= max(1, client.workers().count - 1)
+
+
+@pytest.mark.usefixtures("backend")
+def test_big_arrays_are_sent_once_and_small_ones_may_be_changed() -> None:
+    big, small = np.ones(200_000), np.ones(5_000)
+    results = joblib.Parallel(batch_size=1)(joblib.delayed(is_writable)(big, other=small) for _ in range(6))
+    assert set(results) == {(False, True)}
+    results = joblib.Parallel(max_nbytes=None)(joblib.delayed(is_writable)(big, other=small) for _ in range(2))
+    assert set(results) == {(True, True)}
+
+
+@pytest.mark.usefixtures("backend")
+def test_calls_inside_calls_run_on_the_cluster_where_they_ask_for_it() -> None:
+    results = joblib.Parallel()(joblib.delayed(nested_sum)(10, n_jobs=2) for _ in range(5))
+    assert {total for total, _ in results} == {285}
+    assert any(len(pids) > 1 or parent not in pids for _, (parent, pids) in results)
+    results = joblib.Parallel()(joblib.delayed(nested_sum)(10, n_jobs=None) for _ in range(2))
+    assert all(pids == {parent} for _, (parent, pids) in results)
+
+
+@pytest.mark.usefixtures("backend")
+def test_the_first_failure_is_raised_and_the_others_are_cancelled(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="number 3"):
+        joblib.Parallel(batch_size=1)(joblib.delayed(raise_at)(3, number, tmp_path) for number in range(1_000))
+    assert len(list(tmp_path.iterdir())) < 1_000
+    assert joblib.Parallel()([joblib.delayed(square)(2)])[0][0] == 4
+
+
+@pytest.mark.usefixtures("backend")
+def test_a_timeout_of_joblib() -> None:
+    began = time.monotonic()
+    with pytest.raises(multiprocessing.TimeoutError):
+        joblib.Parallel(timeout=0.2)(joblib.delayed(time.sleep)(60) for _ in range(3))
+    assert time.monotonic() - began < 30, "nobody waited for the tasks"
+
+
+def test_retries(client: Client, tmp_path: Path) -> None:
+    with joblib.parallel_config("scaler", client=client, retries=2):
+        assert joblib.Parallel()([joblib.delayed(square_or_fail_once)(3, tmp_path / "failed")]) == [9]
+
+
+def test_what_is_wrong_is_named(client: Client, cluster: LocalCluster) -> None:
+    with pytest.raises(ValueError, match="needs address="):
+        joblib.parallel_config("scaler")
+    with pytest.raises(TypeError, match="adress"):
+        joblib.parallel_config("scaler", adress=cluster.address)
+    with pytest.raises(ValueError, match="retries"):
+        joblib.parallel_config("scaler", client=client, retries=-1)
+    with joblib.parallel_config("scaler", client=client):
+        with pytest.raises(ValueError, match="n_jobs=0"):
+            joblib.Parallel(n_jobs=0)([joblib.delayed(square)(1)])
+        with pytest.raises(TypeError, match="pickle"):
+            joblib.Parallel()(joblib.delayed(square)(threading.Lock()) for _ in range(50))
+
+
+def test_an_own_connection(cluster: LocalCluster) -> None:
+    with joblib.parallel_config("scaler", address=cluster.address):
+        assert joblib.Parallel()([joblib.delayed(square)(3)])[0][0] == 9
+
+
+@pytest.mark.soak  # three processes import scikit-learn, which takes some seconds of CPU time each
+@pytest.mark.usefixtures("backend")
+def test_scikit_learn() -> None:
+    ensemble, selection, svm, datasets = (
+        pytest.importorskip(f"sklearn.{name}") for name in ("ensemble", "model_selection", "svm", "datasets")
+    )
+    x, y = datasets.load_iris(return_X_y=True)
+    choice = {"C": [0.1, 10.0], "gamma": [0.01, 0.1]}
+    found, expected = (selection.GridSearchCV(svm.SVC(), choice, cv=3, n_jobs=jobs).fit(x, y) for jobs in (-1, 1))
+    assert found.best_params_ == expected.best_params_
+    assert (found.cv_results_["mean_test_score"] == expected.cv_results_["mean_test_score"]).all()
+    scores = [selection.cross_val_score(svm.SVC(), x, y, cv=3, n_jobs=jobs) for jobs in (-1, 1)]
+    assert (scores[0] == scores[1]).all()
+    forest = ensemble.RandomForestClassifier
+    predicted = [forest(10, random_state=0, n_jobs=jobs).fit(x, y).predict(x) for jobs in (-1, 1)]
+    assert (predicted[0] == predicted[1]).all()

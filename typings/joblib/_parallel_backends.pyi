@@ -1,0 +1,13 @@
+from typing import Any
+
+class ParallelBackendBase:
+    nesting_level: int | None
+    parallel: Any
+    def __init__(self, nesting_level: int | None = ..., **options: Any) -> None: ...
+
+class AutoBatchingMixin: ...
+
+class SequentialBackend(ParallelBackendBase): ...
+
+class FallbackToBackend(Exception):
+    def __init__(self, backend: ParallelBackendBase) -> None: ...
