@@ -52,6 +52,7 @@ COVERED_BY = {
     "scaler_client/calls": "packages/scaler-client/tests/calls/test_encoding.py",
     "scaler_client/core": "packages/scaler-client/tests/core/test_core.py",
     "scaler_client/dask.py": "tests/test_dask.py",
+    "scaler_client/joblib.py": "tests/test_joblib.py",
     "scaler_client/futures": "packages/scaler-client/tests/futures/test_futures.py",
     "scaler_client/graphs": "packages/scaler-client/tests/graphs/test_ordering.py",
     "scaler_client/objects": "packages/scaler-client/tests/objects/test_handles.py",
