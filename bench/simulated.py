@@ -63,6 +63,7 @@ class SimulatedScheduler:
             worker_pids=[10_000 + worker for worker in workers], worker_states=[WorkerState.RUNNING] * self._workers,
             worker_runs=[2**60 + worker for worker in workers], worker_cpus=[draw() for _ in workers],
             worker_rsses=[int(100e6 * (1 + draw())) for _ in workers], worker_queues=[1] * self._workers,
+            worker_seconds=[0.5] * self._workers,
             function_names=[f"package.module:function_{number}" for number in range(FUNCTIONS)],
             function_counts=[self.ended // FUNCTIONS] * FUNCTIONS, function_seconds=[0.01] * FUNCTIONS,
             graphs=range(1, 1 + GRAPHS), graph_sessions=[SESSION >> 32] * GRAPHS, graph_nodes=[1000] * GRAPHS,

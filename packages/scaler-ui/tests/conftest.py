@@ -67,6 +67,7 @@ def status(workers: int = 3, **changes: Any) -> MonitorStatus:
         worker_cpus=[0.1 * number for number in range(total)],
         worker_rsses=[50_000_000 - number for number in range(total)],
         worker_queues=[1] + [0] * (total - 1),
+        worker_seconds=[0.0] * total,
         function_names=("math:sqrt", "__main__:inc", "math:sqrt"),
         function_counts=(10, 20, 5),
         function_seconds=(0.1, 0.2, 0.3),

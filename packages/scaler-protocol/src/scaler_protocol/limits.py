@@ -256,6 +256,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "group_capabilities": Column(_FIGURES, ENTRIES),
         "text_levels": _LEVELS,
         "text_kinds": _KINDS,
+        "text_subjects": _NAMES,
     },
     "MonitorHistory": {
         "failure_functions": _NAMES,
@@ -264,6 +265,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "failure_statuses": _STATUSES,
         "event_levels": _LEVELS,
         "event_kinds": _KINDS,
+        "event_subjects": _NAMES,
     },
 }
 

@@ -357,6 +357,7 @@ struct MonitorStatus {
   offerRuntimes @75 :List(Text);
   refusal @76 :Text;
   sessions @77 :UInt64;
+  workerSeconds @78 :List(Float64);
 }
 struct TaskEvents {
   groupNumbers @0 :List(UInt64);
@@ -376,6 +377,7 @@ struct TaskEvents {
   texts @14 :List(Text);
   textNumbers @15 :List(UInt64);
   textKinds @16 :List(UInt8);
+  textSubjects @17 :List(Text);
 }
 struct MonitorHistory {
   failureNumbers @0 :List(UInt64);
@@ -402,6 +404,7 @@ struct MonitorHistory {
   figureRunning @21 :List(UInt64);
   figureCpus @22 :List(Float64);
   figureRsses @23 :List(UInt64);
+  eventSubjects @24 :List(Text);
 }
 struct NeedStorageStatus {}
 struct StorageStatus {

@@ -37,12 +37,14 @@ class EventKind:
     RUN: Final = 1
     """A run of a task: lost, cancelled by an operator, begun a second time."""
     WORKER: Final = 2
-    """Agents and workers: connected, gone, died, draining."""
-    CLIENT: Final = 3
-    """Clients, named sessions and operators."""
-    MANAGER: Final = 4
-    """Worker managers."""
-    SCHEDULER: Final = 5
+    """A worker died; the subject is its host."""
+    AGENT: Final = 3
+    """An agent: connected, gone, resized, draining; the subject is its host."""
+    CLIENT: Final = 4
+    """A client, a named session or an operator, which is the subject."""
+    MANAGER: Final = 5
+    """A worker manager, which is the subject."""
+    SCHEDULER: Final = 6
     """The scheduler itself: new work refused, needs that no worker meets."""
 
 
@@ -65,7 +67,7 @@ class MonitorStatus:
         ),
         (
             "worker_agents", "worker_names", "worker_pids", "worker_states", "worker_runs", "worker_cpus",
-            "worker_rsses", "worker_queues",
+            "worker_rsses", "worker_queues", "worker_seconds",
         ),
         ("function_names", "function_counts", "function_seconds"),
         (
@@ -157,6 +159,7 @@ class MonitorStatus:
     offer_runtimes: Sequence[str] = ()
     refusal: str = ""
     sessions: int = 0
+    worker_seconds: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +181,7 @@ class TaskEvents:
             "group_capabilities",
             "group_runtimes",
         ),
-        ("text_numbers", "text_times", "text_levels", "text_kinds", "text_tasks", "texts"),
+        ("text_numbers", "text_times", "text_levels", "text_kinds", "text_tasks", "text_subjects", "texts"),
     )
 
     group_numbers: Sequence[int] = ()
@@ -197,6 +200,7 @@ class TaskEvents:
     text_levels: Sequence[int] = ()
     text_kinds: Sequence[int] = ()
     text_tasks: Sequence[int] = ()
+    text_subjects: Sequence[str] = ()
     texts: Sequence[str] = ()
 
 
@@ -213,7 +217,9 @@ class MonitorHistory:
             "failure_numbers", "failure_times", "failure_tasks", "failure_functions", "failure_sessions",
             "failure_clients", "failure_agents", "failure_agent_names", "failure_statuses", "failures",
         ),
-        ("event_numbers", "event_times", "event_levels", "event_kinds", "event_tasks", "events"),
+        (
+            "event_numbers", "event_times", "event_levels", "event_kinds", "event_tasks", "event_subjects", "events",
+        ),
         (
             "figure_times", "figure_ended", "figure_waiting", "figure_assigned", "figure_running", "figure_cpus",
             "figure_rsses",
@@ -236,6 +242,7 @@ class MonitorHistory:
     event_levels: Sequence[int] = ()
     event_kinds: Sequence[int] = ()
     event_tasks: Sequence[int] = ()
+    event_subjects: Sequence[str] = ()
     events: Sequence[str] = ()
     figure_times: Sequence[float] = ()
     figure_ended: Sequence[int] = ()

@@ -132,6 +132,7 @@ def test_what_the_feed_passes_on_can_be_printed(publications: Publications) -> N
         TaskEvents(
             text_numbers=(1,),
             text_kinds=(1,),
+            text_subjects=("",),
             text_times=(1.0,),
             text_levels=(30,),
             text_tasks=(7,),

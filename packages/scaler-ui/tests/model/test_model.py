@@ -70,12 +70,13 @@ def test_events_are_kept(publications: Publications) -> None:
     said = TaskEvents(
         text_numbers=(1,),
         text_kinds=(1,),
+        text_subjects=("",),
         text_times=(1.0,),
         text_levels=(30,),
         text_tasks=(5,),
         texts=("a run was lost",),
     )
-    assert list(publications.model_of(said).events) == [MonitorEvent(1, 1.0, 30, 1, 5, "a run was lost")]
+    assert list(publications.model_of(said).events) == [MonitorEvent(1, 1.0, 30, 1, 5, "", "a run was lost")]
 
 
 def test_the_fields_of_a_screen(publications: Publications) -> None:

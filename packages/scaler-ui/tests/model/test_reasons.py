@@ -80,6 +80,7 @@ def test_a_task_that_has_ended(publications: Publications) -> None:
         TaskEvents(
             text_numbers=(1,),
             text_kinds=(1,),
+            text_subjects=("",),
             text_times=(1.0,),
             text_levels=(30,),
             text_tasks=(1,),

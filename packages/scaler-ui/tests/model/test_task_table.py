@@ -48,8 +48,8 @@ def test_running_tasks_have_durations_so_far_and_others_are_queued() -> None:
     table = TaskTable()
     table.stand([1, 2, 3], TaskStep.WAITING, 9, table.function_number("f"), 7, 1.0)
     table.assign([1, 2], 4, 50, 2.0)
-    table.run([50, 0, 99], [100, 101, 102], [1.0, 0.0, 1.0], 1.5, 2.5)
-    table.run([50], [100], [0.5], 2.5, 4.5)
+    table.run([50, 0, 99], [100, 101, 102], [1.0, 0.0, 1.0], [0.0, 0.0, 0.0], 1.5, 2.5)
+    table.run([50], [100], [0.5], [2.0], 2.5, 4.5)
     assert [table.state(row) for row in range(3)] == ["running", "queued", "waiting"]
     (first, *_), total = table.page("duration", descending=True, first=0, count=3)
     assert (first.id, first.duration, first.cpu, first.pid, total) == (1, 2.5, 1.5, 100, 3)
@@ -59,7 +59,7 @@ def test_running_tasks_have_durations_so_far_and_others_are_queued() -> None:
     assert [row.state for row in states] == ["queued", "running", "waiting"]
     table.assign([1], 4, 70, 5.0)  # it runs again
     assert (table.state(0), table.row(0).duration, table.row(0).pid) == ("queued", 0.0, 0)
-    table.run([70], [100], [1.0], 4.5, 5.5)
+    table.run([70], [100], [1.0], [0.0], 4.5, 5.5)
     table.leave([1], 6.0)
     assert (table.state(0), table.row(0).duration) == ("cancelled", 1.0)
 

@@ -28,7 +28,8 @@ def model(publications: Publications) -> MonitorModel:
         publications.batch(TaskStep.ENDED, 1, 31, statuses=bytes([Status.RAISED]), time=1001.0),
         TaskEvents(
             text_numbers=(1, 2),
-            text_kinds=(2, 1),
+            text_kinds=(3, 1),
+            text_subjects=("vm", ""),
             text_times=(1.0, 2.0),
             text_levels=(20, 30),
             text_tasks=(0, 31),

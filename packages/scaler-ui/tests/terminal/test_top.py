@@ -141,7 +141,8 @@ def test_details_of_the_worker_that_is_pointed_at(listening: Listening) -> None:
 
 def test_why_a_task_waits_and_what_happened(listening: Listening, publications: Publications) -> None:
     said = TaskEvents(
-        text_numbers=(1, 2), text_kinds=(2, 1), text_times=(1000.0, 1001.0), text_levels=(20, 30), text_tasks=(0, 1),
+        text_numbers=(1, 2), text_kinds=(3, 1), text_subjects=("vm", ""),
+        text_times=(1000.0, 1001.0), text_levels=(20, 30), text_tasks=(0, 1),
         texts=("agent vm (2 workers) connected", "a run was lost: Worker[0] was killed by SIGKILL; last words:\nFatal"),
     )  # fmt: skip
     listening.model.take(said, 50.0)

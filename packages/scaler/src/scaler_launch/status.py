@@ -19,6 +19,7 @@ from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_protocol.plurals import counted
 from scaler_ui.listening import Listening, NoStatusError
+from scaler_ui.model.findings import Finding, findings
 
 _ADDRESS: Final = Option(("address", "scheduler_address"), "the scheduler", Address.parse_peer)
 
@@ -80,7 +81,7 @@ def show(words: Sequence[str]) -> int:
         listening.wait_for(lambda model: model.is_complete, options.timeout_seconds)
     status = listening.model.status
     assert status is not None
-    shown = summary(status)
+    shown = summary(status, findings(listening.model, listening.now))
     print(json.dumps(shown, indent=2) if options.json else as_text(shown))
     return 0
 
@@ -126,13 +127,17 @@ def workers(status: MonitorStatus) -> int:
     return sum(workers for workers, is_draining in agents if not is_draining)
 
 
-def summary(status: MonitorStatus) -> dict[str, Any]:
+def summary(status: MonitorStatus, found: Sequence[Finding] = ()) -> dict[str, Any]:
     """The status as JSON values: sizes in workers and tasks."""
     names = (
         "id", "kind", "host", "maximum", "desired", "joined", "starting", "draining", "reason", "failure",
         "paused_seconds",
     )  # fmt: skip
     return {
+        "findings": [
+            {"severity": finding.severity.name.lower(), "text": finding.text, "subject": finding.subject}
+            for finding in found
+        ],
         "scheduler": {
             "address": status.address,
             "uptime_seconds": round(status.uptime, 1),
@@ -176,7 +181,7 @@ def _workers_by_host(status: MonitorStatus) -> list[dict[str, Any]]:
 
 def as_text(shown: dict[str, Any]) -> str:
     """A summary as lines for people."""
-    tasks, lines = shown["tasks"], []
+    tasks, lines = shown["tasks"], [finding["text"] for finding in shown["findings"]]
     lines.append(f"scheduler {shown['scheduler']['address']}, up {shown['scheduler']['uptime_seconds']:g} s")
     if shown["scheduler"]["refuses_new_work"]:
         lines.append(f"          refuses new work: {shown['scheduler']['refuses_new_work']}")

@@ -280,11 +280,15 @@ class SchedulerCore:
     def _status(self, peer: bytes, event: messages.AgentStatus, now: float) -> None:
         agent = self._agent(peer)
         for death in event.deaths:
-            self.state.event_log.add_text(logging.WARNING, EventKind.WORKER, f"{agent.name or agent.host}: {death}")
+            self.state.event_log.add_text(
+                logging.WARNING, EventKind.WORKER, f"{agent.name or agent.host}: {death}", subject=agent.host
+            )
         share = workers_share(len(self.state.agents))
         # Before its Reconcile the agent's runs are not known yet.
         runs = event.runs[:share] if agent.resuming else (run for run in event.runs if run in agent.runs)
-        agent.running, agent.first_unreported = frozenset(run for run in runs if run), self.state.next_run
+        before = agent.running
+        agent.running = {run: before.get(run, now) for run in runs if run}
+        agent.first_unreported = self.state.next_run
         agent.status, agent.reported_at = kept_status(event, share), now
         self.state.suspects.reported(agent, now)
 

@@ -96,10 +96,10 @@ class EventLog:
 
     # --- texts: kept without monitors, too ----------------------------------------------------------------------------
 
-    def add_text(self, level: int, kind: int, text: str, task: int = 0) -> None:
+    def add_text(self, level: int, kind: int, text: str, task: int = 0, subject: str = "") -> None:
         """Keep a text of this logging level and EventKind; `task` is the id of the task it is about, or 0."""
         self._texts_said += 1
-        event = Event(self._texts_said, self.now, level, kind, task, shortened(text, TEXT))
+        event = Event(self._texts_said, self.now, level, kind, task, shortened(subject, TEXT), shortened(text, TEXT))
         self.history.add_event(event)
         self._tell(event)
 
@@ -109,7 +109,7 @@ class EventLog:
         failure = self.history.add_failure(self._texts_said, task, outcome, profile, self.now)
         if self.listening:
             level = logging.ERROR if failure.status == Status.RAISED else logging.WARNING
-            self._tell(Event(failure.number, self.now, level, EventKind.FAILURE, task.id, failure.read()))
+            self._tell(Event(failure.number, self.now, level, EventKind.FAILURE, task.id, "", failure.read()))
 
     def _tell(self, event: Event) -> None:
         if self.listening and len(self._texts) < TEXTS:
@@ -198,6 +198,7 @@ class EventLog:
             text_levels=[event.level for event in texts],
             text_kinds=[event.kind for event in texts],
             text_tasks=[event.task for event in texts],
+            text_subjects=[event.subject for event in texts],
             texts=[event.text for event in texts],
         )
         self._clear()

@@ -116,6 +116,7 @@ class Event:
     level: int
     kind: int
     task: int
+    subject: str
     text: str
 
 
@@ -189,6 +190,7 @@ class History:
             event_levels=[event.level for event in events],
             event_kinds=[event.kind for event in events],
             event_tasks=[event.task for event in events],
+            event_subjects=[event.subject for event in events],
             events=[event.text for event in events],
             figure_times=[since + each.time for each in figures],
             figure_ended=[each.ended for each in figures],

@@ -84,14 +84,18 @@ class Managers:
             self._policy = self._make_policy() if self._make_policy is not None else None
         manager = ManagerRecord(peer, hello.name, hello.host, self._state.event_log.next_number())
         self._by_peer[peer] = manager
-        self._state.log(f"worker manager {manager.id} connected from {manager.host}", EventKind.MANAGER)
+        self._state.log(
+            f"worker manager {manager.id} connected from {manager.host}", EventKind.MANAGER, subject=manager.id
+        )
 
     def left(self, peer: bytes, event: PeerLost) -> None:
         """A manager is gone; its units stay, and are reported to it when it is back."""
         manager = self._by_peer.pop(peer)
         self._list_offers()
         level = logging.INFO if event.farewell else logging.WARNING
-        self._state.log(f"worker manager {manager.id} is gone: {event.reason}", EventKind.MANAGER, level)
+        self._state.log(
+            f"worker manager {manager.id} is gone: {event.reason}", EventKind.MANAGER, level, subject=manager.id
+        )
 
     def unit_of(self, hello: Hello) -> tuple[str, str]:
         """The manager and the unit of an agent that connects, as it says; both empty for one started by hand.
@@ -199,6 +203,7 @@ class Managers:
                         f"worker manager {manager.id}: {counted(sum(target.workers), 'worker')} wanted,"
                         f" {manager.joined} joined, {manager.starting} starting: {target.reason}",
                         EventKind.MANAGER,
+                        subject=manager.id,
                     )
                     manager.desired, manager.reason = target.workers, target.reason
                     self._send(manager)
@@ -211,7 +216,8 @@ class Managers:
         failure, before = manager.status.failure, manager.logged_failure
         manager.logged_failure = failure
         if failure and failure != before:
-            self._state.log(f"worker manager {manager.id}: {failure}", EventKind.MANAGER, logging.WARNING)
+            text = f"worker manager {manager.id}: {failure}"
+            self._state.log(text, EventKind.MANAGER, logging.WARNING, subject=manager.id)
 
     def _drain_surplus(self, manager: ManagerRecord, workers: Sequence[int]) -> None:
         """Drain units of offers with more joined workers than the target."""
@@ -232,7 +238,8 @@ class Managers:
     def drain(self, agent: AgentRecord, reason: str) -> None:
         """Have an agent finish its runs, hand over what it keeps, and leave."""
         self._state.drain(agent)
-        self._state.log(f"agent {agent.name or agent.host} is told to drain: {reason}", EventKind.WORKER)
+        text = f"agent {agent.name or agent.host} is told to drain: {reason}"
+        self._state.log(text, EventKind.AGENT, subject=agent.host)
         agent.workers = 0
         self.agent_changed(agent)
 

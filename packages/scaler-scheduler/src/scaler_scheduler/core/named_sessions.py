@@ -139,7 +139,9 @@ class NamedSessions:
             self._supply(session, record, now)
         if session.tasks:
             tasks = counted(len(session.tasks), "task")
-            self._state.log(f"session {named.name}: its client is gone, {tasks} go on", EventKind.CLIENT)
+            self._state.log(
+                f"session {named.name}: its client is gone, {tasks} go on", EventKind.CLIENT, subject=named.name
+            )
 
     def _supply(self, session: SessionRecord, record: TaskRecord, now: float) -> None:
         """The client will not send the inputs that it was asked for: supply kept outcomes instead, or errors."""
@@ -263,7 +265,7 @@ class NamedSessions:
         self._to_confirm.pop(session, None)
         session.named = None
         self._state.out.append(SendToStorage(KeepSession(session.number, named.key, keep=False)))
-        self._state.log(f"session {named.name} has ended", EventKind.CLIENT)
+        self._state.log(f"session {named.name} has ended", EventKind.CLIENT, subject=named.name)
 
     # --- restarts ---------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,9 @@ class Operators:
     def joined(self, peer: bytes, hello: Hello) -> None:
         """An operator has connected."""
         self._names[peer] = hello.name or hello.host
-        self._state.log(f"operator {self._names[peer]} connected from {hello.host}", EventKind.CLIENT)
+        self._state.log(
+            f"operator {self._names[peer]} connected from {hello.host}", EventKind.CLIENT, subject=self._names[peer]
+        )
 
     def left(self, peer: bytes) -> None:
         """An operator is gone; its requests stay in force."""
@@ -57,12 +59,11 @@ class Operators:
                     self._state.send(agent.peer, event)
                 else:
                     self._state.drain(agent)
-                self._state.log(
-                    f"{self._names[peer]} drains {_subject(event)} {agent.name or agent.host}", EventKind.WORKER
-                )
+                text = f"{self._names[peer]} drains {_subject(event)} {agent.name or agent.host}"
+                self._state.log(text, EventKind.AGENT, subject=agent.host)
                 return
         text = f"{self._names[peer]} wants to drain {_subject(event)} an agent that is gone"
-        self._state.log(text, EventKind.WORKER)
+        self._state.log(text, EventKind.AGENT)
 
     def dump(self, peer: bytes, event: Dump, now: float) -> None:
         """Have a dump sent; raises ProtocolError if the peer is not an operator."""

@@ -149,7 +149,7 @@ class Peers:
         if self._state.recorder is not None:
             self._state.recorder.agent_joined(agent)
         workers = counted(agent.workers, "worker")
-        self._state.log(f"agent {agent.name or agent.host} ({workers}) connected", EventKind.WORKER)
+        self._state.log(f"agent {agent.name or agent.host} ({workers}) connected", EventKind.AGENT, subject=agent.host)
         if peer in self._state.drained:
             self._managers.drain(agent, "it was told before")
 
@@ -166,7 +166,7 @@ class Peers:
             if self._state.recorder is not None:
                 self._state.recorder.session(session)
             text = f"client {hello.name or hello.session} connected from {hello.host}"
-            self._state.log(text, EventKind.CLIENT, logging.DEBUG)
+            self._state.log(text, EventKind.CLIENT, logging.DEBUG, subject=hello.name)
         session.attached = True
         if key := self._key_of(peer):
             session.join(self._shares.setdefault(key, KeyShare()))
@@ -185,7 +185,7 @@ class Peers:
                 self._completion.end_session(session, now)
             self._worker_queries.forget(peer)
             text = f"client {session.name or session.number} is gone: {event.reason}"
-            self._state.log(text, EventKind.CLIENT, logging.DEBUG)
+            self._state.log(text, EventKind.CLIENT, logging.DEBUG, subject=session.name)
         elif peer in self._managers:
             self._managers.left(peer, event)
         elif peer in self._operators:
@@ -200,7 +200,7 @@ class Peers:
         if self._state.recorder is not None:
             self._state.recorder.agent_left(peer)
         text = f"agent {agent.name or agent.host} is gone: {reason}"
-        self._state.log(text, EventKind.WORKER, logging.WARNING if charged else logging.INFO)
+        self._state.log(text, EventKind.AGENT, logging.WARNING if charged else logging.INFO, subject=agent.host)
         self._completion.agent_lost(agent, reason, now, charged=charged, unsent=unsent)
         for session in [session for session in self._state.sessions.values() if session.peer == peer]:
             self._completion.end_session(session, now)
@@ -220,7 +220,7 @@ class Peers:
         ]:
             self._completion.end_session(session, now)
             text = f"client {session.name or session.number} has not come back"
-            self._state.log(text, EventKind.CLIENT, logging.DEBUG)
+            self._state.log(text, EventKind.CLIENT, logging.DEBUG, subject=session.name)
 
     def due(self) -> float | None:
         """When `settle` has something to do."""
@@ -231,7 +231,8 @@ class Peers:
         if event.workers != agent.workers:
             self._state.log(
                 f"agent {agent.name or agent.host} has {counted(event.workers, 'worker')}, {agent.workers} before",
-                EventKind.WORKER,
+                EventKind.AGENT,
+                subject=agent.host,
             )
         if agent.is_draining != (not event.workers):
             self._managers.agent_changed(agent)

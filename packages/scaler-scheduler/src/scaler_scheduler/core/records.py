@@ -531,8 +531,8 @@ class AgentRecord:
     """The exclusive task that it was reserved for last."""
     entry_version: int = 0
     """Identifies its valid entry in the heap of agents with room."""
-    running: frozenset[int] = frozenset()
-    """Runs on a worker at its last report."""
+    running: dict[int, float] = field(default_factory=dict)
+    """Runs on a worker at its last report, with the time of the first report of each."""
     first_unreported: int = 0
     """Runs from this id on were dispatched after that report."""
     number: int = 0

@@ -96,7 +96,7 @@ def monitor_status(
         received_counts=list(stats.received.values()),
         **_clients(state),
         **_agents(agents, stats.lag, now),
-        **_workers(agents),
+        **_workers(agents, now),
         **_functions(state),
         **_graphs(state, stats.at - now),
         **_managers([(manager, manager.status) for manager in managers if manager.status is not None]),
@@ -167,20 +167,21 @@ def _agents(agents: list[AgentRecord], lag: Callable[[bytes], float], now: float
     }
 
 
-def _workers(agents: list[AgentRecord]) -> dict[str, Any]:
-    told = [(agent.number, agent.status) for agent in agents if agent.status is not None]
+def _workers(agents: list[AgentRecord], now: float) -> dict[str, Any]:
+    told = [(agent, agent.status) for agent in agents if agent.status is not None]
     if sum(len(status.names) for _, status in told) > WORKERS:
         told.sort(key=lambda report: len(report[1].names))
         ends = accumulate(len(status.names) for _, status in told)
         told = [report for report, end in zip(told, ends, strict=True) if end <= WORKERS]
     return {
-        "worker_agents": [number for number, status in told for _ in status.names],
+        "worker_agents": [agent.number for agent, status in told for _ in status.names],
         "worker_names": [name for _, status in told for name in status.names],
         "worker_pids": [pid for _, status in told for pid in status.pids],
         "worker_states": [state for _, status in told for state in status.states],
         "worker_runs": [run for _, status in told for run in status.runs],
         "worker_cpus": [cpu for _, status in told for cpu in status.cpus],
         "worker_rsses": [rss for _, status in told for rss in status.rsses],
+        "worker_seconds": [now - agent.running.get(run, now) for agent, status in told for run in status.runs],
         "worker_queues": [queue for _, status in told for queue in status.queues],
     }
 

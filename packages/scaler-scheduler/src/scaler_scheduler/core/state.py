@@ -127,10 +127,10 @@ class SchedulerState:
         if objects:
             self.out.append(SendToStorage(CopyReplicas(objects)))
 
-    def log(self, text: str, kind: int, level: int = logging.INFO) -> None:
+    def log(self, text: str, kind: int, level: int = logging.INFO, *, subject: str = "") -> None:
         """Write a line to the scheduler's log and to monitors, about a subject of this EventKind."""
         self.out.append(Log(level, text))
-        self.event_log.add_text(level, kind, text)
+        self.event_log.add_text(level, kind, text, subject=subject)
 
     def is_own(self, run: int) -> bool:
         """Whether the run id belongs to this incarnation."""

@@ -7,6 +7,7 @@ restores this after messages were lost.
 from __future__ import annotations
 
 import logging
+import math
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Iterable
@@ -27,7 +28,7 @@ from scaler_protocol.monitoring import (
     TaskEvents,
     TaskStep,
 )
-from scaler_protocol.profiles import PROFILE, profile_at
+from scaler_protocol.profiles import PROFILE, Profile, profile_at
 from scaler_ui.model.task_table import TASKS, TaskTable
 
 K = TypeVar("K")
@@ -39,6 +40,8 @@ EVENTS = 2_000
 NAMES = 20_000
 """Agents and clients whose names are known, also after they left."""
 GROUPS = 100_000
+RECENT_RUNS = 50
+FIRST_RUNS = 10
 HISTORY_SECONDS = 600
 
 
@@ -58,10 +61,27 @@ class FunctionFigures:
     """Cost of the calls of a function that ended while this monitor listened: seconds and bytes."""
 
     ended: dict[int, int] = field(default_factory=dict)
+    runs: int = 0
     duration: float = 0.0
     longest: float = 0.0
     cpu: float = 0.0
     peak_memory: int = 0
+    first_memory: int = 0
+    """The greatest memory of the first FIRST_RUNS runs."""
+    last_memory: float = 0.0
+    """The mean memory of the last runs."""
+
+    def ran(self, profile: Profile) -> None:
+        """Count a run."""
+        seconds = profile.duration_us / 1e6
+        self.runs += 1
+        self.duration += seconds
+        self.longest = max(self.longest, seconds)
+        self.cpu += profile.cpu_us / 1e6
+        self.peak_memory = max(self.peak_memory, profile.peak_memory)
+        self.last_memory += (profile.peak_memory - self.last_memory) / min(self.runs, FIRST_RUNS)
+        if self.runs <= FIRST_RUNS:
+            self.first_memory = self.peak_memory
 
     @property
     def count(self) -> int:
@@ -69,15 +89,39 @@ class FunctionFigures:
         return sum(self.ended.values())
 
 
+@dataclass(slots=True)
+class RecentRuns:
+    """The last RECENT_RUNS runs of a function on a host: means of seconds, of their squares, and of failures."""
+
+    count: int = 0
+    seconds: float = 0.0
+    squares: float = 0.0
+    failures: float = 0.0
+
+    def add(self, seconds: float, failed: bool) -> None:
+        """Count a run; later ones have more weight."""
+        self.count += 1
+        weight = 1 / min(self.count, RECENT_RUNS)
+        self.seconds += weight * (seconds - self.seconds)
+        self.squares += weight * (seconds * seconds - self.squares)
+        self.failures += weight * (failed - self.failures)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the seconds."""
+        return math.sqrt(max(0.0, self.squares - self.seconds**2))
+
+
 @dataclass(frozen=True, slots=True)
 class MonitorEvent:
-    """A text of an EventKind: its time in seconds since 1970, its level, and the task concerned or 0."""
+    """A text of an EventKind: its time in seconds since 1970, its level, the task concerned or 0, and its subject."""
 
     number: int
     time: float
     level: int
     kind: int
     task: int
+    subject: str
     text: str
 
 
@@ -123,6 +167,10 @@ def _remember(table: dict[K, V], entries: Iterable[tuple[K, V]], limit: int) -> 
     for key, value in entries:
         table.pop(key, None)
         table[key] = value
+    _forget_oldest(table, limit)
+
+
+def _forget_oldest(table: dict[K, V], limit: int) -> None:
     while len(table) > limit:
         del table[next(iter(table))]
 
@@ -146,10 +194,20 @@ class MonitorModel:
         """The tasks that failed last, by id; also those that failed before this monitor listened."""
         self.agents: dict[int, str] = {}
         """Names of agents by number, also of those that have left."""
+        self.hosts: dict[int, str] = {}
+        """Their hosts."""
         self.clients: dict[int, str] = {}
         """Names of clients by session, also of those that have left."""
         self.tasks = TaskTable(tasks)
         self.functions: dict[str, FunctionFigures] = {}
+        self.runs: dict[tuple[str, str], RecentRuns] = {}
+        """The last runs by function and host."""
+        self.ended: dict[tuple[int, str], int] = {}
+        """Tasks that ended while this monitor listened, by client and function."""
+        self.last_ends: dict[int, float] = {}
+        """When a task of each client ended last."""
+        self._refused: deque[tuple[float, int]] = deque(maxlen=HISTORY_SECONDS)
+        """Objects that object storage had refused at each of its reports."""
         self.groups: OrderedDict[int, GroupInfo] = OrderedDict()
         self.history: deque[Moment] = deque(maxlen=HISTORY_SECONDS)
         self._events: dict[int, deque[MonitorEvent]] = {}
@@ -167,10 +225,16 @@ class MonitorModel:
             self._take_status(message, now)
         elif isinstance(message, StorageStatus):
             self.storage, self.storage_heard = message, now
+            self._refused.append((now, message.refused))
         elif isinstance(message, MonitorHistory):
             self._take_history(message)
         else:
             self._take_events(message)
+
+    @property
+    def refused(self) -> int:
+        """Objects that object storage has refused lately: within HISTORY_SECONDS."""
+        return self._refused[-1][1] - self._refused[0][1] if self._refused else 0
 
     @property
     def is_complete(self) -> bool:
@@ -218,13 +282,15 @@ class MonitorModel:
             since = min(since, self.status.at)
         self.status, self.heard = status, now
         _remember(self.agents, zip(status.agents, status.agent_names, strict=True), NAMES)
+        _remember(self.hosts, zip(status.agents, status.agent_hosts, strict=True), NAMES)
         _remember(self.clients, zip(status.client_sessions, status.client_names, strict=True), NAMES)
         ended = status.succeeded + status.raised + status.failed + status.cancelled
         cpu, rss, run = sum(status.worker_cpus), sum(status.worker_rsses), running(status)
         queued = max(0, status.assigned - run)
         self.history.append(Moment(status.at, ended, status.waiting, queued, run, cpu, rss, self._timed, self._latency))
         if run:
-            self.tasks.run(status.worker_runs, status.worker_pids, status.worker_cpus, since, status.at)
+            columns = status.worker_runs, status.worker_pids, status.worker_cpus, status.worker_seconds
+            self.tasks.run(*columns, since, status.at)
         if status.snapshot:
             self.tasks.begin()
             self._beginning = True
@@ -262,7 +328,7 @@ class MonitorModel:
                 self.tasks.leave(tasks, time)
         for event in zip(
             events.text_numbers, events.text_times, events.text_levels, events.text_kinds, events.text_tasks,
-            events.texts, strict=True,
+            events.text_subjects, events.texts, strict=True,
         ):  # fmt: skip
             self._say(MonitorEvent(*event))
         self._failed_rows.clear()
@@ -286,7 +352,7 @@ class MonitorModel:
             MonitorEvent(*event)
             for event in zip(
                 history.event_numbers, history.event_times, history.event_levels, history.event_kinds,
-                history.event_tasks, history.events, strict=True,
+                history.event_tasks, history.event_subjects, history.events, strict=True,
             )
         ]  # fmt: skip
         failures = [
@@ -306,7 +372,7 @@ class MonitorModel:
         _remember(self.failures, ((failure.task, failure) for failure in failures), EVENTS)
         for number, failure in zip(history.failure_numbers, failures, strict=True):
             level = logging.ERROR if failure.status == Status.RAISED else logging.WARNING
-            texts.append(MonitorEvent(number, failure.time, level, EventKind.FAILURE, failure.task, failure.text))
+            texts.append(MonitorEvent(number, failure.time, level, EventKind.FAILURE, failure.task, "", failure.text))
         for event in sorted(texts, key=attrgetter("number")):
             if event.number > self._heard_texts:
                 self._say(event)
@@ -327,6 +393,7 @@ class MonitorModel:
             self.history = deque(sorted([*self.history, *found], key=attrgetter("at")), HISTORY_SECONDS)
 
     def _end(self, tasks: tuple[int, ...], agent: int, statuses: bytes, profiles: bytes, time: float) -> None:
+        host = self.hosts.get(agent, "")
         for row, status, profile in self.tasks.end(tasks, agent, statuses, profiles, time):
             self._timed += 1
             self._latency += time - self.tasks.value("since", row)
@@ -335,11 +402,17 @@ class MonitorModel:
             if figures is None:
                 figures = self.functions[name] = FunctionFigures()
             figures.ended[status] = figures.ended.get(status, 0) + 1
+            session = self.tasks.value("session", row)
+            self.ended[session, name] = self.ended.get((session, name), 0) + 1
+            self.last_ends[session] = time
             if status != Status.VALUE:
                 self._failed_rows[self.tasks.value("id", row)] = row
             if status <= Status.RAISED:
-                seconds = profile.duration_us / 1e6
-                figures.duration += seconds
-                figures.longest = max(figures.longest, seconds)
-                figures.cpu += profile.cpu_us / 1e6
-                figures.peak_memory = max(figures.peak_memory, profile.peak_memory)
+                figures.ran(profile)
+                runs = self.runs.get((name, host))
+                if runs is None:
+                    runs = self.runs[name, host] = RecentRuns()
+                runs.add(profile.duration_us / 1e6, status == Status.RAISED)
+        _forget_oldest(self.runs, NAMES)
+        _forget_oldest(self.ended, NAMES)
+        _forget_oldest(self.last_ends, NAMES)

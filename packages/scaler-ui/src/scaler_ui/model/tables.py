@@ -12,6 +12,7 @@ from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.messages import WorkerState
 from scaler_protocol.monitoring import MonitorStatus
+from scaler_ui.model.findings import findings
 from scaler_ui.model.model import STALE_SECONDS, MonitorModel, running
 
 EVENTS_SHOWN = 20
@@ -119,6 +120,10 @@ def fields(model: MonitorModel, now: float) -> dict[str, Any]:
     workers = worker_rows(status, quiet)
     return {
         "address": status.address,
+        "findings": [
+            {"severity": finding.severity.name.lower(), "text": finding.text, "subject": finding.subject}
+            for finding in findings(model, now)
+        ],
         "stale": model.is_stale(now),
         "quiet": quiet,
         "scheduler": {"cpu": 100 * status.cpu, "rss": status.rss, "uptime": status.uptime},

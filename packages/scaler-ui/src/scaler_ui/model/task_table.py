@@ -177,17 +177,26 @@ class TaskTable:
             columns["assigned"][row], columns["started"][row], columns["pid"][row] = time, 0.0, 0
             columns["duration"][row] = columns["cpu"][row] = 0
 
-    def run(self, runs: Iterable[int], pids: Iterable[int], cpus: Iterable[float], since: float, time: float) -> None:
+    def run(
+        self,
+        runs: Iterable[int],
+        pids: Iterable[int],
+        cpus: Iterable[float],
+        seconds: Iterable[float],
+        since: float,
+        time: float,
+    ) -> None:
         """Record that worker processes run these now and have used so many cores in the interval from `since`.
 
-        A run that is seen for the first time began at its assignment, or with the interval.
+        A run that is seen for the first time began at its assignment, or with the interval, or before the scheduler
+        heard of it, which was so many seconds ago.
         """
         rows, columns = self.runs(), self._columns
-        for number, pid, cpu in zip(runs, pids, cpus, strict=True):
+        for number, pid, cpu, heard in zip(runs, pids, cpus, seconds, strict=True):
             row = rows.get(number)
             if row is None:
                 continue
-            begun = columns["started"][row] or max(since, columns["assigned"][row])
+            begun = columns["started"][row] or min(time - heard, max(since, columns["assigned"][row]))
             columns["pid"][row], columns["started"][row] = pid, begun
             columns["duration"][row] = max(0, round(1e6 * (time - begun)))
             columns["cpu"][row] += max(0, round(1e6 * cpu * (time - max(since, begun))))
@@ -313,6 +322,15 @@ class TaskTable:
         """The numbers of groups with waiting tasks, and the number of these tasks."""
         numbers, counts = np.unique(self._view("group")[self._view("step") == TaskStep.WAITING], return_counts=True)
         return [(int(number), int(count)) for number, count in zip(numbers, counts, strict=True)]
+
+    def open_groups(self) -> list[tuple[int, int, float]]:
+        """Groups with tasks that no worker has begun: number, how many of these tasks, since when the oldest waits."""
+        rows = np.flatnonzero((self._view("step") <= TaskStep.ASSIGNED) & (self._view("started") == 0))
+        numbers, places = np.unique(self._view("group")[rows], return_inverse=True)
+        oldest = np.full(len(numbers), np.inf)
+        np.minimum.at(oldest, places, self._view("since")[rows])
+        counts = np.bincount(places, minlength=len(numbers))
+        return [(int(n), int(count), float(at)) for n, count, at in zip(numbers, counts, oldest, strict=True)]
 
     def waiting(self, row: int) -> list[tuple[int, int, int]]:
         """Per group with waiting tasks: its number, how many wait, and how many of them came before a row's task."""

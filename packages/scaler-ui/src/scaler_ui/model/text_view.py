@@ -117,6 +117,12 @@ def summary(fields: dict[str, Any], types: int | None = None) -> list[str]:
     return beside([_box("scheduler", load), *counts])
 
 
+def finding_lines(fields: dict[str, Any], width: int, height: int) -> list[str]:
+    """The findings, one after the other, in at most so many lines."""
+    lines = wrap(" ".join(finding["text"] for finding in fields["findings"]), width)
+    return [*lines[: height - 1], _cut(" ".join(lines[height - 1 :]), width)] if len(lines) > height else lines
+
+
 def keys(width: int) -> list[str]:
     """The line of keys."""
     return [*wrap(SHORTCUTS, width), *wrap(KEYS, width)]

@@ -46,7 +46,7 @@ class TopApp(App[None]):
     Screen { layout: vertical; overflow: hidden; }
     #note { display: none; }
     #note.told { display: block; text-style: bold reverse; }
-    #summary, #keys, #total, #header { height: auto; text-wrap: nowrap; text-overflow: clip; }
+    #findings, #summary, #keys, #total, #header { height: auto; text-wrap: nowrap; text-overflow: clip; }
     #header { text-style: bold; }
     #body { height: 1fr; text-wrap: nowrap; text-overflow: clip; }
     #details { display: none; height: auto; border-top: solid $primary; text-wrap: nowrap; }
@@ -80,7 +80,7 @@ class TopApp(App[None]):
 
     def compose(self) -> ComposeResult:
         """The parts of the screen, from top to bottom."""
-        for name in ("note", "summary", "keys", "total", "header"):
+        for name in ("note", "findings", "summary", "keys", "total", "header"):
             yield Static(id=name, markup=False)
         yield WorkerArea(self.draw, id="body")
         yield Static(id="details", markup=False)
@@ -181,6 +181,7 @@ class TopApp(App[None]):
         rows = self.view.rows(shown)
         self.view = replace(self.view, pointed=min(self.view.pointed, max(0, len(rows) - 1)))
         width, height = self.size
+        self._write("findings", "\n".join([*text_view.finding_lines(shown, width, 1 if height < 30 else 4)]))
         self._write("summary", "\n".join(text_view.summary(shown, max(6, height // 3))))
         self._write("keys", "\n".join(["-" * width, *text_view.keys(width), ""]))
         self._write("total", "\n".join(wrap(text_view.total(shown, len(rows)), width)))

@@ -65,7 +65,8 @@ def once(listening: Listening, options: TopOptions) -> None:
     rows = View().rows(shown)
     header, lines = text_view.worker_table(rows, View(), ONCE_CELLS)
     table = [text_view.total(shown, len(rows)), header, *lines]
-    print("\n".join([*text_view.summary(shown), "", *text_view.beside([table, text_view.side(shown)])]))
+    sentence = text_view.finding_lines(shown, ONCE_CELLS, len(shown["findings"]) + 2)
+    print("\n".join([*sentence, "", *text_view.summary(shown), "", *text_view.beside([table, text_view.side(shown)])]))
 
 
 def run_top() -> None:

@@ -1,0 +1,112 @@
+"""Estimates: how much of the work of each client and function is done, and when the rest will be. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+
+from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.units import duration
+from scaler_protocol.waiting import lacks
+from scaler_ui.model.model import RECENT_RUNS, GroupInfo, MonitorModel, RecentRuns
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The work of a client with a function. Seconds are None if no run has been measured, or no worker can run it."""
+
+    session: int
+    client: str
+    function: str
+    ended: int
+    """Tasks that ended while this monitor listened."""
+    open: int
+    """Tasks that no worker has begun."""
+    seconds: float | None
+    """Time until they have ended, if these workers ran nothing else."""
+    spread: float
+    """The standard deviation of `seconds`."""
+
+
+def estimates(model: MonitorModel) -> list[Estimate]:
+    """The work that is open, the most seconds first."""
+    status = model.status
+    if status is None:
+        return []
+    counts: dict[tuple[int, str], int] = defaultdict(int)
+    able: dict[tuple[int, str], int] = {}
+    offers = list(zip(status.agent_capabilities, status.agent_runtimes, status.agent_workers, strict=True))
+    for number, count, _ in model.tasks.open_groups():
+        group = model.groups.get(number, GroupInfo())
+        key = group.session, group.function
+        counts[key] += count
+        workers = sum(size for needs, runtime, size in offers if not lacks(group.needs, group.runtime, needs, runtime))
+        able[key] = max(workers, able.get(key, 0))
+    means = _measured(model)
+    found = [
+        _estimate(model, session, function, count, able[session, function], means)
+        for (session, function), count in counts.items()
+    ]
+    return sorted(found, key=lambda each: -(each.seconds or 0.0))
+
+
+def _measured(model: MonitorModel) -> dict[str, tuple[float, float]]:
+    """Mean and standard deviation of the seconds of each function: as heard, or else as the scheduler says."""
+    assert model.status is not None
+    found: dict[str, tuple[float, float]] = {}
+    for name, seconds in zip(model.status.function_names, model.status.function_seconds, strict=True):
+        if seconds:
+            found.setdefault(name, (seconds, seconds))
+    by_function: dict[str, list[RecentRuns]] = defaultdict(list)
+    for (name, _), runs in model.runs.items():
+        by_function[name].append(runs)
+    for name, hosts in by_function.items():
+        weights = [min(runs.count, RECENT_RUNS) for runs in hosts]
+        mean = sum(weight * runs.seconds for weight, runs in zip(weights, hosts, strict=True)) / sum(weights)
+        square = sum(weight * runs.squares for weight, runs in zip(weights, hosts, strict=True)) / sum(weights)
+        found[name] = mean, math.sqrt(max(0.0, square - mean**2))
+    return found
+
+
+def _estimate(
+    model: MonitorModel,
+    session: int,
+    function: str,
+    count: int,
+    workers: int,
+    means: dict[str, tuple[float, float]],
+) -> Estimate:
+    client = model.clients.get(session, "")
+    ended = model.ended.get((session, function), 0)
+    if function not in means or not workers:
+        return Estimate(session, client, function, ended, count, None, 0.0)
+    mean, deviation = means[function]
+    rounds = max(count / workers, 1.0)
+    return Estimate(session, client, function, ended, count, mean * rounds, deviation * math.sqrt(count) / workers)
+
+
+def time_left(model: MonitorModel) -> str:
+    """About how long the open work takes, in words; empty if there is none, or none can be measured."""
+    return _in_words(estimates(model), model)
+
+
+def _in_words(found: Iterable[Estimate], model: MonitorModel) -> str:
+    known = [each for each in found if each.seconds is not None]
+    if not known:
+        return ""
+    seconds = sum(each.seconds or 0.0 for each in known)
+    spread = math.sqrt(sum(each.spread**2 for each in known))
+    if spread > seconds / 4:
+        return f"about {_rounded(max(0.0, seconds - spread))} to {_rounded(seconds + spread)} left"
+    return f"about {_rounded(seconds)} left"
+
+
+def _rounded(seconds: float) -> str:
+    """A time as people say it."""
+    if seconds < 10:
+        return duration(math.ceil(seconds)).replace(".0", "")
+    if seconds < 90:
+        return f"{round(seconds / 5) * 5} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"

@@ -1,0 +1,282 @@
+"""Findings: what an operator must know first, as sentences with a severity: progress, and what is wrong. Pure."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from statistics import median
+from typing import Final
+
+from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.messages import Status, WorkerState
+from scaler_protocol.monitoring import EventKind, MonitorStatus
+from scaler_protocol.plurals import counted
+from scaler_protocol.units import duration, size
+from scaler_protocol.waiting import WaitReasons
+from scaler_ui.model.estimates import time_left
+from scaler_ui.model.model import STALE_SECONDS, GroupInfo, MonitorModel, RecentRuns, running
+
+RECENT_SECONDS: Final = 600.0
+"""How long an event is worth a finding."""
+LEAST_RUNS: Final = 5
+"""Runs of a function on a host before it is compared with others."""
+SLOW: Final = 2.0
+"""A host is slow if a function takes so many times longer there than elsewhere."""
+HUNG: Final = 20.0
+"""A task hangs if it takes so many times longer than its function usually does, and HUNG_SECONDS."""
+HUNG_SECONDS: Final = 30.0
+LAG_SECONDS: Final = 0.5
+STARVING_SECONDS: Final = 60.0
+FREE_BYTES: Final = 256 * 2**20
+"""Free memory of a host below which its workers are in danger."""
+LEAK_BYTES: Final = 256 * 2**20
+NAMED: Final = 3
+"""Subjects that a sentence names."""
+
+
+class Severity(IntEnum):
+    """How urgent a finding is."""
+
+    NOTE = 0
+    WARNING = 1
+    ERROR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A sentence, and what it is about: a host, function, client, worker manager or task, as their pages name them."""
+
+    severity: Severity
+    text: str
+    subject: str = ""
+
+
+def findings(model: MonitorModel, now: float) -> list[Finding]:
+    """Progress first, then what is wrong, the most urgent first; `now` is the model's clock."""
+    status = model.status
+    if status is None:
+        return [Finding(Severity.ERROR, "No scheduler has answered yet.")]
+    found = list(_troubles(model, status, now))
+    return [_progress(model, status), *sorted(found, key=lambda each: -each.severity)]
+
+
+def sentence(found: Iterable[Finding]) -> str:
+    """All findings as one text."""
+    return " ".join(finding.text for finding in found)
+
+
+def _progress(model: MonitorModel, status: MonitorStatus) -> Finding:
+    """How much work is done, and when it will be."""
+    takers = zip(status.agent_workers, status.agent_draining, strict=True)
+    workers = sum(count for count, is_draining in takers if not is_draining)
+    run, waiting = running(status), status.waiting + status.held
+    busy = min(workers, sum(state == WorkerState.RUNNING for state in status.worker_states))
+    parts = [f"{busy:,} of {counted(workers, 'worker')} busy"]
+    if queued := max(0, status.assigned - run):
+        parts.append(f"{queued:,} queued on hosts")
+    parts.append(f"{waiting:,} waiting" if waiting else "nothing waits")
+    if left := time_left(model):
+        parts.append(left)
+    if status.assigned or waiting or workers:
+        return Finding(Severity.NOTE, ", ".join(parts) + ".")
+    return Finding(Severity.WARNING, "No worker is connected, and nothing waits.")
+
+
+def _troubles(model: MonitorModel, status: MonitorStatus, now: float) -> Iterator[Finding]:
+    if model.is_stale(now):
+        silence = duration(now - model.heard)
+        yield Finding(Severity.ERROR, f"The scheduler {status.address} has been silent for {silence}.")
+    if status.refusal:
+        yield Finding(Severity.ERROR, f"The scheduler refuses new work: {status.refusal}.")
+    yield from _unmet_needs(model, status)
+    yield from _storage(model, status, now)
+    yield from _managers(model, status)
+    yield from _deaths(model, status)
+    yield from _sick_hosts(model, status)
+    yield from _hung_tasks(model, status)
+    yield from _failing_functions(model, status)
+    yield from _starving_clients(model, status)
+
+
+# --- work -----------------------------------------------------------------------------------------------------------
+
+
+def _unmet_needs(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
+    if not sum(status.agent_workers):
+        if waiting := status.waiting:
+            yield Finding(Severity.ERROR, f"{counted(waiting, 'task')} {_verb(waiting, 'wait')} for a first worker.")
+        return
+    reasons, unmet = WaitReasons(status), Counter[str]()
+    for number, count in model.tasks.waiting_groups():
+        group = model.groups.get(number, GroupInfo())
+        if lacking := reasons.lacking(group.needs, group.runtime):
+            unmet[", ".join(f"`{need}`" for need in lacking)] += count
+    for needs, count in unmet.most_common(NAMED):
+        who = f"{counted(count, 'task')} {_verb(count, 'need')} {needs}"
+        yield Finding(Severity.ERROR, f"{who}, which nobody offers.", needs.strip("`"))
+
+
+def _hung_tasks(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
+    """Tasks that run far longer than others of their function have run."""
+    rows, usual = model.tasks.runs(), dict[str, float]()
+    for name, seconds in zip(status.function_names, status.function_seconds, strict=True):
+        usual.setdefault(name, seconds)
+    hung: list[tuple[float, int, str, int]] = []
+    for run, agent in zip(status.worker_runs, status.worker_agents, strict=True):
+        row = rows.get(run) if run else None
+        if row is None:
+            continue
+        name, seconds = model.tasks.function_name(row), model.tasks.value("duration", row) / 1e6
+        seen = model.functions.get(name)
+        expected = max(usual.get(name, 0.0), seen.longest if seen else 0.0)
+        if expected and seconds > max(HUNG_SECONDS, HUNG * expected):
+            hung.append((seconds, model.tasks.value("id", row), name, agent))
+    if hung:
+        seconds, task, name, agent = max(hung)
+        others = f", and {counted(len(hung) - 1, 'other')} as well" if len(hung) > 1 else ""
+        text = f"Task {task:x} ({name}) has run for {duration(seconds)} on {model.hosts.get(agent, '')}"
+        yield Finding(Severity.WARNING, f"{text}, far longer than its function usually does{others}.", f"{task:x}")
+
+
+def _failing_functions(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
+    """Functions whose tasks have ended workers, or raised, lately; and those that leave memory behind."""
+    recent = [each for each in model.failures.values() if each.time > status.at - RECENT_SECONDS]
+    killing = Counter(each.function for each in recent if each.status == Status.FAILED)
+    raising = Counter(each.function for each in recent if each.status == Status.RAISED)
+    for name, count in killing.most_common(NAMED):
+        reason = next(each.text for each in reversed(recent) if each.function == name and each.status == Status.FAILED)
+        text = f"{counted(count, 'task')} of {name} failed without a result: {reason.splitlines()[0]}."
+        yield Finding(Severity.ERROR, text, name)
+    for name, count in raising.most_common(NAMED):
+        yield Finding(Severity.WARNING, f"{counted(count, 'task')} of {name} raised lately.", name)
+    for name, figures in model.functions.items():
+        if figures.last_memory > max(3 * figures.first_memory, figures.first_memory + LEAK_BYTES):
+            grown = f"from {size(figures.first_memory)} to {size(figures.last_memory)}"
+            yield Finding(Severity.WARNING, f"Workers that run {name} have grown {grown}.", name)
+
+
+def _starving_clients(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
+    """Clients whose tasks wait long, and none runs or has ended lately, while those of others do."""
+    reasons = WaitReasons(status)
+    waits: dict[int, float] = {}
+    for number, _, since in model.tasks.open_groups():
+        group = model.groups.get(number, GroupInfo())
+        if not reasons.lacking(group.needs, group.runtime):
+            waits[group.session] = min(since, waits.get(group.session, math.inf))
+    if len(status.client_sessions) < 2 or not running(status):
+        return
+    rows = model.tasks.runs()
+    served = {model.tasks.value("session", rows[run]) for run in status.worker_runs if run in rows}
+    for session, since in waits.items():
+        if session not in served and since < status.at - STARVING_SECONDS and session in status.client_sessions:
+            last = model.last_ends.get(session, 0.0)
+            if (seconds := status.at - max(since, last)) > STARVING_SECONDS:
+                name = model.clients.get(session) or f"{session:x}"
+                yield Finding(
+                    Severity.WARNING, f"No task of client {name} has run for {duration(seconds)}; others' do.", name
+                )
+
+
+# --- services -------------------------------------------------------------------------------------------------------
+
+
+def _storage(model: MonitorModel, status: MonitorStatus, now: float) -> Iterator[Finding]:
+    storage = model.storage
+    if storage is None:
+        return
+    if (silence := now - model.storage_heard) > 2 * STALE_SECONDS and not model.is_stale(now):
+        yield Finding(Severity.ERROR, f"Object storage has been silent for {duration(silence)}.")
+    if refused := model.refused:
+        text = f"Object storage has refused {counted(refused, 'object')} lately: memory and disk are full"
+        yield Finding(Severity.ERROR, f"{text} ({size(storage.bytes)} and {size(storage.spilled_bytes)}).")
+    if storage.waiting:
+        text = f"{counted(storage.waiting, 'object')} {_verb(storage.waiting, 'wait')} for room in object storage."
+        yield Finding(Severity.WARNING, text)
+
+
+def _managers(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
+    for name, failure in zip(status.managers, status.manager_failures, strict=True):
+        if failure:
+            yield Finding(Severity.WARNING, f"Worker manager {name} starts no workers: {failure}.", name)
+    last = {event.subject: event for event in model.events if event.kind == EventKind.MANAGER}
+    for name, event in last.items():
+        if name not in status.managers and event.level >= logging.WARNING:
+            yield Finding(Severity.ERROR, f"{event.text[:1].upper()}{event.text[1:]}.", name)
+
+
+# --- hosts ----------------------------------------------------------------------------------------------------------
+
+
+def _deaths(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
+    """Workers and hosts that were lost lately."""
+    recent = [event for event in model.events if event.time > status.at - RECENT_SECONDS]
+    lost = Counter(e.subject for e in recent if e.kind == EventKind.AGENT and e.level >= logging.WARNING)
+    for host in sorted(lost):
+        if host not in status.agent_hosts:
+            yield Finding(Severity.ERROR, f"Host {host} is gone.", host)
+    dead = Counter(event.subject for event in recent if event.kind == EventKind.WORKER)
+    for host, count in dead.most_common(NAMED):
+        yield Finding(Severity.WARNING, f"{counted(count, 'worker')} died on host {host}.", host)
+
+
+def _sick_hosts(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
+    """Hosts that are worse than the others: slow, failing, late or short of memory."""
+    said: set[str] = set()
+    for finding in (*_odd_runs(model, status), *_late_hosts(status), *_short_of_memory(status)):
+        if finding.subject not in said:
+            said.add(finding.subject)
+            yield finding
+
+
+def _odd_runs(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
+    """Hosts on which a function takes longer, or raises more often, than on the others."""
+    by_function: dict[str, dict[str, RecentRuns]] = defaultdict(dict)
+    for (name, host), runs in model.runs.items():
+        if runs.count >= LEAST_RUNS and host in status.agent_hosts:
+            by_function[name][host] = runs
+    for name, hosts in by_function.items():
+        for host, runs in hosts.items():
+            others = [each for other, each in hosts.items() if other != host]
+            if not others:
+                continue
+            usual, failing = median(each.seconds for each in others), median(each.failures for each in others)
+            if runs.seconds > SLOW * usual + 2 * median(each.deviation for each in others):
+                text = f"Host {host} is slow: {name} takes {duration(runs.seconds)} there, {duration(usual)} elsewhere."
+                yield Finding(Severity.WARNING, text, host)
+            elif runs.failures > 0.2 and runs.failures > 4 * failing:
+                text = f"Host {host} fails: {runs.failures:.0%} of {name} raise there, {failing:.0%} elsewhere."
+                yield Finding(Severity.ERROR, text, host)
+
+
+def _late_hosts(status: MonitorStatus) -> Iterator[Finding]:
+    for column, least, text in (
+        (status.agent_status_ages, 2 * STALE_SECONDS, "has been silent for"),
+        (status.agent_round_trips, LAG_SECONDS, "answers late: after"),
+    ):
+        for host, worst, usual in _compared(status, column):
+            if worst > least and worst > 10 * usual:
+                yield Finding(Severity.WARNING, f"Host {host} {text} {duration(worst)}.", host)
+
+
+def _compared(status: MonitorStatus, column: Iterable[float]) -> Iterator[tuple[str, float, float]]:
+    """Of each host its greatest value, and the median of the others, 0 without others."""
+    worst: dict[str, float] = {}
+    for host, value in zip(status.agent_hosts, column, strict=True):
+        worst[host] = max(value, worst.get(host, 0.0))
+    for host, value in worst.items():
+        others = [other for each, other in worst.items() if each != host]
+        yield host, value, median(others) if others else 0.0
+
+
+def _short_of_memory(status: MonitorStatus) -> Iterator[Finding]:
+    for host, free in dict(zip(status.agent_hosts, status.agent_free, strict=True)).items():
+        if 0 < free < FREE_BYTES:
+            yield Finding(Severity.WARNING, f"Host {host} has only {size(free)} of free memory.", host)
+
+
+def _verb(count: int, verb: str) -> str:
+    """The verb for one or for several subjects."""
+    return f"{verb}s" if count == 1 else verb

@@ -1,0 +1,186 @@
+"""The sentence that tells an operator what is wrong: ten kinds of trouble, each named first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scaler_protocol.messages import Status, WorkerState
+from scaler_protocol.monitoring import EventKind, MonitorHistory, MonitorMessage, StorageStatus, TaskEvents, TaskStep
+from scaler_protocol.profiles import PROFILE
+from scaler_ui.model.estimates import estimates
+from scaler_ui.model.findings import Severity, findings, sentence
+from scaler_ui.model.model import MonitorModel
+
+if TYPE_CHECKING:
+    from conftest import Publications
+
+AT, NOW = 1000.0, 50.0
+STORAGE = StorageStatus(*([0] * 18))
+
+
+def run(publications: Publications, agent: int, tasks: range, seconds: float, **more: Any) -> TaskEvents:
+    """Runs that ended on an agent."""
+    status, memory = more.get("status", Status.VALUE), more.get("memory", 10**6)
+    return publications.batch(
+        TaskStep.ENDED, agent, *tasks, statuses=bytes([status]) * len(tasks),
+        profiles=PROFILE.pack(round(seconds * 1e6), 1, memory, 1, 0, 1) * len(tasks),
+    )  # fmt: skip
+
+
+def text(kind: int, level: int, subject: str, said: str, number: int = 1) -> TaskEvents:
+    """One event."""
+    return TaskEvents(
+        text_numbers=(number,), text_times=(AT - 9,), text_levels=(level,), text_kinds=(kind,), text_tasks=(0,),
+        text_subjects=(subject,), texts=(said,),
+    )  # fmt: skip
+
+
+def failure(status: int, function: str, error: str) -> MonitorHistory:
+    """A failure before the monitor came."""
+    return MonitorHistory(
+        (1,),
+        (AT - 5,),
+        (77,),
+        (function,),
+        (7,),
+        ("bob",),
+        (1,),
+        ("vm:1",),
+        (status,),
+        PROFILE.pack(*[0] * 6),
+        (error,),
+    )
+
+
+def waiting(publications: Publications, needs: str, count: int, session: int = 7) -> list[MonitorMessage]:
+    """Tasks that wait."""
+    described = publications.groups((9, "f", session, 0, needs, ""))
+    return [described, publications.batch(TaskStep.WAITING, 9, *range(1, count + 1), time=AT - 100)]
+
+
+def hung(p: Publications) -> list[MonitorMessage]:
+    runs = (501, *[0] * 5)
+    return [
+        p.groups((9, "f", 7, 0, "", "")),
+        p.batch(TaskStep.WAITING, 9, *range(1, 12), time=AT - 400),
+        p.batch(TaskStep.ASSIGNED, 1, 11, first_run=501, time=AT - 400),
+        run(p, 1, range(1, 11), 1.0),
+        p.status(worker_runs=runs, worker_seconds=(400.0, *[0.0] * 5)),
+    ]
+
+
+def sick(p: Publications) -> list[MonitorMessage]:
+    return [
+        p.groups((9, "f", 7, 0, "", "")),
+        p.batch(TaskStep.WAITING, 9, *range(1, 21)),
+        run(p, 1, range(1, 11), 1.0),
+        run(p, 2, range(11, 21), 4.0),
+    ]
+
+
+def leaking(p: Publications) -> list[MonitorMessage]:
+    tasks = [run(p, 1, range(number, number + 1), 1.0, memory=number * 10**8) for number in range(1, 41)]
+    return [p.groups((9, "f", 7, 0, "", "")), p.batch(TaskStep.WAITING, 9, *range(1, 41)), *tasks]
+
+
+def starving(p: Publications) -> list[MonitorMessage]:
+    return [
+        *waiting(p, "", 3, session=8),
+        p.groups((10, "g", 7, 0, "", "")),
+        p.batch(TaskStep.WAITING, 10, 99),
+        p.batch(TaskStep.ASSIGNED, 1, 99, first_run=501),
+        p.status(client_names=("alice", "bob")),
+    ]
+
+
+LIMIT = "the worker was killed by SIGKILL (3 runs lost; that is the limit)"
+DRILL: dict[str, tuple[Callable[[Publications], list[MonitorMessage]], Severity, str]] = {
+    "hung task": (hung, Severity.WARNING, "Task b (f) has run for 6 min 40 s on a, far longer than its function"),
+    "sick host": (sick, Severity.WARNING, "Host b is slow: f takes 4.0 s there, 1.0 s elsewhere."),
+    "missing capability": (
+        lambda p: waiting(p, "tpu", 30), Severity.ERROR, "30 tasks need `tpu`, which nobody offers.",
+    ),
+    "poison task": (
+        lambda p: [failure(Status.FAILED, "f", LIMIT)], Severity.ERROR, f"1 task of f failed without a result: {LIMIT}",
+    ),
+    "full disk": (
+        lambda p: [STORAGE, replace(STORAGE, refused=12)], Severity.ERROR, "Object storage has refused 12 objects",
+    ),
+    "journal on a full disk": (
+        lambda p: [p.status(refusal="no space left")], Severity.ERROR, "The scheduler refuses new work: no space left.",
+    ),
+    "leaking function": (leaking, Severity.WARNING, "Workers that run f have grown from 953.7 MiB to"),
+    "slow storage": (
+        lambda p: [replace(STORAGE, waiting=4)], Severity.WARNING, "4 objects wait for room in object storage.",
+    ),
+    "starving client": (starving, Severity.WARNING, "No task of client bob has run for 1 min 40 s; others' do."),
+    "dead manager": (
+        lambda p: [text(EventKind.MANAGER, 30, "grid", "worker manager grid is gone: silent")],
+        Severity.ERROR, "Worker manager grid is gone: silent.",
+    ),
+    "dead workers": (
+        lambda p: [text(EventKind.WORKER, 30, "b", "vm:2: killed", number) for number in (1, 2, 3)],
+        Severity.WARNING, "3 workers died on host b.",
+    ),
+    "dead host": (
+        lambda p: [text(EventKind.AGENT, 30, "c", "agent vm:3 is gone")], Severity.ERROR, "Host c is gone.",
+    ),
+    "late host": (
+        lambda p: [p.status(agent_round_trips=(0.001, 2.0))], Severity.WARNING, "Host b answers late: after 2.0 s.",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def healthy(publications: Publications) -> MonitorModel:
+    """Two hosts, of which all is well."""
+    return publications.model_of(_healthy(publications))
+
+
+def _healthy(publications: Publications) -> MonitorMessage:
+    return publications.status(
+        agent_hosts=("a", "b"), agent_status_ages=(0.5, 0.5), waiting=0, held=0, raised=0, failed=0
+    )
+
+
+def test_of_a_healthy_cluster_progress_is_all_there_is_to_say(healthy: MonitorModel) -> None:
+    assert sentence(findings(healthy, NOW)) == "1 of 6 workers busy, 1 queued on hosts, nothing waits."
+
+
+@pytest.mark.parametrize("kind", DRILL)
+def test_the_night_drill(publications: Publications, healthy: MonitorModel, kind: str) -> None:
+    break_it, severity, expected = DRILL[kind]
+    for message in break_it(publications):
+        if isinstance(message, type(healthy.status)):
+            message = replace(message, agent_hosts=("a", "b"), agent_status_ages=(0.5, 0.5))
+        healthy.take(message, NOW)
+    _, first, *others = findings(healthy, NOW)
+    assert first.text.startswith(expected) and first.severity == severity and not others
+
+
+def test_a_dead_scheduler_is_named(healthy: MonitorModel) -> None:
+    first = findings(healthy, NOW + 12)[1]
+    assert (first.severity, first.text) == (
+        Severity.ERROR, "The scheduler tcp://127.0.0.1:2345 has been silent for 12.0 s.",
+    )  # fmt: skip
+    assert findings(MonitorModel(), NOW)[0].text == "No scheduler has answered yet."
+
+
+def test_the_time_that_is_left_comes_from_what_was_measured(publications: Publications, healthy: MonitorModel) -> None:
+    for message in (
+        publications.groups((9, "f", 7, 0, "", ""), (10, "g", 8, 0, "tpu", "")),
+        publications.batch(TaskStep.WAITING, 9, *range(1, 571)),
+        publications.batch(TaskStep.WAITING, 10, 999),
+        run(publications, 1, range(1, 11), 2.0),
+    ):
+        healthy.take(message, NOW)
+    work, other = estimates(healthy)
+    assert (work.client, work.function, work.ended, work.open) == ("Client|a", "f", 10, 560)
+    assert work.seconds == pytest.approx(2.0 * 560 / 6) and work.spread < 1
+    assert (other.function, other.seconds) == ("g", None)
+    assert findings(healthy, NOW)[0].text.endswith("about 3 min left.")
+    assert WorkerState.RUNNING in (healthy.status.worker_states if healthy.status else ())
