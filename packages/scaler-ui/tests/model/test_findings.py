@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from conftest import Publications
 
 AT, NOW = 1000.0, 50.0
-STORAGE = StorageStatus(*([0] * 18))
+STORAGE = StorageStatus(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def run(publications: Publications, agent: int, tasks: range, seconds: float, **more: Any) -> TaskEvents:
