@@ -91,11 +91,13 @@ def check_serializer(value: object) -> None:
             raise TypeError(f"serializer is {shown(value)}, which has no method {method}")
 
 
-def key_settings(keys: Any, insecure: Any) -> tuple[Path | None, bool]:
+def key_settings(keys: Any, insecure: Any, security_config: Any) -> tuple[Path | None, bool]:
     """The directory of keys that a client is given, if any, and whether it uses none. Raises ValueError, TypeError.
 
     What a parameter says is not changed by an environment variable.
     """
+    if security_config is not None:
+        raise ValueError("security_config is no longer taken: name the directory of the cluster's keys with keys=")
     insecure = flag("insecure", insecure)
     path = os.fspath(keys) if isinstance(keys, os.PathLike) else keys
     if path is not None and not isinstance(path, str):

@@ -86,7 +86,7 @@ def test_the_fields_of_a_screen(publications: Publications) -> None:
         "unassigned": 4, "queued": 1, "running": 1, "success": 53_704, "failed": 14, "canceled": 48, "not_found": 14,
     }  # fmt: skip
     assert list(shown["scheduler_sent"].items()) == [("Heartbeat", 2000), ("Run", 10)]
-    assert shown["client_manager"] == {"Client|a": 6, "session 8": 1}
+    assert shown["client_manager"] == {"Client|a": 6, "(in a task)": 1}
     assert shown["func_to_num_tasks"] == {"math:sqrt": 15, "__main__:inc": 20}
     total = shown["total"]
     assert (total["agents"], total["workers"], total["agt_rss"]) == (2, 6, 223_000_000)  # each agent once
@@ -104,3 +104,13 @@ def test_the_task_of_a_run(publications: Publications) -> None:
         publications.batch(ASSIGNED, 1, 1, 2, first_run=500),
     )
     assert task_of_run(model, 501) == 1 and task_of_run(model, 7) is None and task_of_run(model, 0) is None
+
+
+def test_clients_and_agents_that_left_keep_their_names(publications: Publications) -> None:
+    left = publications.status(
+        client_sessions=(), client_names=(), client_hosts=(), client_tasks=(), agents=(), agent_names=(),
+        agent_hosts=(), worker_agents=(),
+    )  # fmt: skip
+    model = publications.model_of(publications.status(), left)
+    assert [model.client_name(session) for session in (7, 8, 9)] == ["Client|a", "(in a task)", "session 9"]
+    assert model.agents == {1: "vm:1", 2: "vm:2"}

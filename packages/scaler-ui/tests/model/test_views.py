@@ -87,7 +87,7 @@ def test_the_overview(model: MonitorModel) -> None:
 
 def test_the_timeline_shows_the_window(model: MonitorModel) -> None:
     stream = views.stream(model, 60)
-    assert stream.workers == ["gone/77"] and len(stream.bars) == 31 and stream.window == (942.0, 1002.0)
+    assert stream.workers == ["vm:1/77 (gone)"] and len(stream.bars) == 31 and stream.window == (942.0, 1002.0)
     assert [1_000_998, 1_001_000, "math:sqrt", "raised", "1f"] in [bar[1:] for bar in stream.bars]
     assert views.stream(model, 0.5).bars == []
 

@@ -13,6 +13,7 @@ from scaler_client.api.map_of_tuples import is_old_form, run_items, run_old_form
 from scaler_client.api.submitter import CallSubmitter, progress_bar
 from scaler_client.calls.object_reference import ObjectReference
 from scaler_client.calls.task_options import TaskOptions
+from scaler_client.client_name import client_name
 from scaler_client.futures.futures import ScalerFuture
 from scaler_client.interrupts import interrupts_blocked
 from scaler_client.parameters import (
@@ -66,6 +67,8 @@ class Client:
         session: the name of a session that outlives this client: its tasks go on without it, and a later client with
             the same name gets their futures, see the property `session`. One client at a time has it.
         session_secret: what proves the session; by default the secret key in `keys`, and without keys nothing.
+        name: what pages, logs and events call this client; by default user, host, script and process, such as
+            `ann@vm train.py 4711`.
 
     Raises:
         AddressError, ValueError, TypeError: a parameter is invalid; the message names it.
@@ -95,10 +98,9 @@ class Client:
         block: bool = True,
         session: str | None = None,
         session_secret: str | bytes | None = None,
+        name: str | None = None,
     ) -> None:
-        if security_config is not None:
-            raise ValueError("security_config is no longer taken: name the directory of the cluster's keys with keys=")
-        security = key_settings(keys, insecure)
+        security = key_settings(keys, insecure, security_config)
         check_client(address, timeout_seconds, serializer, stream_output, object_storage_address)
         check_session(session, session_secret)
         # ZeroMQ, Cap'n Proto and cloudpickle take most of the start-up time: services start meanwhile.
@@ -115,11 +117,12 @@ class Client:
             "object_storage_address": object_storage_address,
             "insecure": insecure,
             "block": flag("block", block),
+            "name": name,
         }
-        self._timeout_seconds, self._identity = timeout_seconds, new_identity()
+        self._timeout_seconds, self._identity, self._name = timeout_seconds, new_identity(), client_name(name)
         named = connection.SessionName.of(session, session_secret) if session is not None else None
         self._io, self._inside = connection.connect(
-            runtime(), address, self._identity, float(timeout_seconds), object_storage_address or "", security, named
+            runtime(), address, self._identity, self._name, timeout_seconds, object_storage_address, security, named
         )
         try:
             self._calls = CallSubmitter(
@@ -457,6 +460,16 @@ class Client:
         """
         return f"Client|{self._identity.hex()}".encode()
 
+    @property
+    def name(self) -> str:
+        """What pages, logs and events call this client.
+
+        >>> with Client(address=address, name="nightly") as other:
+        ...     other.name
+        'nightly'
+        """
+        return self._name
+
     def disconnect(self) -> None:
         """Cancel unfinished calls and disconnect. Inside a task only this client is closed. May be called again.
 
@@ -502,7 +515,7 @@ class Client:
 
         address = self._settings["address"] or "inside a task"
         state = "disconnected" if self._calls.is_closed else "connected"
-        rows = {"scheduler": address, "name": self.identity.decode(), "state": state}
+        rows = {"scheduler": address, "name": self._name, "state": state}
         return html_table("Scaler client", rows)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -138,8 +138,9 @@ def connect(
     inside: TaskRuntime | None,
     address: str | None,
     identity: bytes,
+    name: str,
     timeout_seconds: float,
-    storage_address: str,
+    storage_address: str | None,
     security: tuple[Path | None, bool],
     named: SessionName | None = None,
 ) -> tuple[IoThread, TaskRuntime | None]:
@@ -161,9 +162,9 @@ def connect(
             )
         raise ValueError("No scheduler address provided, and not running inside a worker context")
     credentials = credentials_for(Address.parse_peer(address), *security, CLIENT_KEYS)
-    name, until = f"Client|{identity.hex()}", time.monotonic() + SESSION_SECONDS
+    until = time.monotonic() + SESSION_SECONDS
     while True:
-        io = dial(address, identity, name, timeout_seconds, storage_address, credentials, named)
+        io = dial(address, identity, name, float(timeout_seconds), storage_address or "", credentials, named)
         try:
             io.wait_connected(timeout_seconds + CONNECT_GRACE_SECONDS)
             break

@@ -20,11 +20,10 @@ def graphs(model: MonitorModel, request: PageRequest) -> TablePage:
     status = model.status
     if status is None:
         return TablePage([], 0)
-    clients = dict(zip(status.client_sessions, status.client_names, strict=True))
     rows: list[Row] = [
         {
             "graph": number,
-            "client": clients.get(session) or f"session {session:x}",
+            "client": model.client_name(session),
             "nodes": nodes,
             "done": done,
             "failed": failed,

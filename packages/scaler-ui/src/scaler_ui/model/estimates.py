@@ -77,7 +77,7 @@ def _estimate(
     workers: int,
     means: dict[str, tuple[float, float]],
 ) -> Estimate:
-    client = model.clients.get(session, "")
+    client = model.client_name(session)
     ended = model.ended.get((session, function), 0)
     if function not in means or not workers:
         return Estimate(session, client, function, ended, count, None, 0.0)

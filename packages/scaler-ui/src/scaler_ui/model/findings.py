@@ -174,7 +174,7 @@ def _starving_clients(model: MonitorModel, status: MonitorStatus) -> Iterator[Fi
         if session not in served and since < status.at - STARVING_SECONDS and session in status.client_sessions:
             last = model.last_ends.get(session, 0.0)
             if (seconds := status.at - max(since, last)) > STARVING_SECONDS:
-                name = model.clients.get(session) or f"{session:x}"
+                name = model.client_name(session)
                 yield Finding(
                     Severity.WARNING, f"No task of client {name} has run for {duration(seconds)}; others' do.", name
                 )

@@ -31,6 +31,8 @@ from scaler_protocol.monitoring import (
 from scaler_protocol.profiles import PROFILE, Profile, profile_at
 from scaler_ui.model.task_table import TASKS, TaskTable
 
+IN_TASK = "(in a task)"
+"""What the sessions of tasks that submit tasks are called."""
 K = TypeVar("K")
 V = TypeVar("V")
 STALE_SECONDS = 5.0
@@ -230,6 +232,10 @@ class MonitorModel:
             self._take_history(message)
         else:
             self._take_events(message)
+
+    def client_name(self, session: int) -> str:
+        """What a client is called, also after it has left."""
+        return self.clients.get(session, f"session {session:x}") or IN_TASK
 
     @property
     def refused(self) -> int:

@@ -13,7 +13,7 @@ from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.messages import WorkerState
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_ui.model.findings import findings
-from scaler_ui.model.model import STALE_SECONDS, MonitorModel, running
+from scaler_ui.model.model import IN_TASK, STALE_SECONDS, MonitorModel, running
 
 EVENTS_SHOWN = 20
 STATE_WORDS = {
@@ -105,10 +105,10 @@ def task_counts(status: MonitorStatus) -> dict[str, int]:
 
 def client_tasks(status: MonitorStatus) -> dict[str, int]:
     """Unreleased tasks of clients, and of tasks that submit tasks, by name."""
-    names = [
-        name or f"session {number}" for name, number in zip(status.client_names, status.client_sessions, strict=True)
-    ]
-    return dict(zip(names, status.client_tasks, strict=True))
+    counts: dict[str, int] = {}
+    for name, count in zip(status.client_names, status.client_tasks, strict=True):
+        counts[name or IN_TASK] = counts.get(name or IN_TASK, 0) + count
+    return counts
 
 
 def fields(model: MonitorModel, now: float) -> dict[str, Any]:

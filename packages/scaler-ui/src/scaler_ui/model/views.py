@@ -131,10 +131,10 @@ def clients(model: MonitorModel, request: PageRequest) -> TablePage:
     status = model.status
     if status is None:
         return TablePage([], 0)
-    columns = (status.client_sessions, status.client_names, status.client_hosts, status.client_tasks)
+    columns = (status.client_sessions, status.client_hosts, status.client_tasks)
     rows = [
-        {"session": f"{session:x}", "name": name or "(in a task)", "host": host, "tasks": count}
-        for session, name, host, count in zip(*columns, strict=True)
+        {"session": f"{session:x}", "name": model.client_name(session), "host": host, "tasks": count}
+        for session, host, count in zip(*columns, strict=True)
     ]
     return page_of(rows, request, ("session", "name", "host"))
 
@@ -272,7 +272,12 @@ def stream(model: MonitorModel, seconds: float) -> TaskStream:
     found += _running(model, status)
     longest = heapq.nlargest(BARS, found)
     names = _process_names(status)
-    lines = sorted({(names.get(where) or f"gone/{where[1]}", where) for where in {bar[1:3] for bar in longest}})
+    lines = sorted(
+        {
+            (names.get(where) or f"{model.agents.get(where[0], 'unknown')}/{where[1]} (gone)", where)
+            for where in {bar[1:3] for bar in longest}
+        }
+    )
     places = {where: place for place, (_, where) in enumerate(lines)}
     shown = [_bar(tasks.row(row), places[agent, pid], took, status.at) for took, agent, pid, row in longest]
     return TaskStream([name for name, _ in lines], shown, (status.at - seconds, status.at))
