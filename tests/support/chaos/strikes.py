@@ -173,6 +173,8 @@ class Strikes:
     def _take_descriptors(self) -> str:
         services = [self._cluster.services.scheduler, self._cluster.storage, *self._cluster.agents]
         service, seconds = self._draw.choice(services), self._moment()
+        if "connections open" not in service.said():
+            return f"{service.log.stem} {service.pid} is starting: without descriptors it could only end"
         with contextlib.suppress(OSError):
             limits = resource.prlimit(service.pid, resource.RLIMIT_NOFILE)
             used = max(int(name) for name in os.listdir(f"/proc/{service.pid}/fd")) + 1

@@ -103,6 +103,19 @@ def test_signal_during_start_up_unwinds_silently(number: int, start: Start) -> N
     program.ends(0, "cleaned up\n")
 
 
+def test_no_free_descriptor_during_start_up_is_one_line(start: Start) -> None:
+    program = start("""
+        import os, resource, sys
+        from scaler_io.service.process import main_guard
+        def main():
+            used = max(map(int, os.listdir("/proc/self/fd"))) + 1
+            resource.setrlimit(resource.RLIMIT_NOFILE, (used - 1, used))
+            open("options.py")
+        sys.exit(main_guard("program", main))
+    """)
+    program.ends(1, error="program: options.py: Too many open files\n")
+
+
 def test_hangup_is_termination(start: Start) -> None:
     program = start(STARTING_UP)
     assert program.line() == "starting"

@@ -263,21 +263,26 @@ def _require_directory() -> None:
 
 
 def _exit_code(error: Exception) -> int | None:
-    from scaler_protocol.errors import ScalerError
-
     if isinstance(error, ValueError):
         return 2
-    return 1 if isinstance(error, OSError | ScalerError) else None
+    if isinstance(error, OSError):  # it may say that no file can be opened, not even a module
+        return 1
+    from scaler_protocol.errors import ScalerError
+
+    return 1 if isinstance(error, ScalerError) else None
 
 
 def _report(program: str, error: Exception) -> None:
-    import logging
-
-    from scaler_io.service.options import one_line
-
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    try:
+        import logging
+
+        from scaler_io.service.options import one_line
+    except OSError:
+        print(f"{program}: {text}", file=sys.stderr)
+        return
     print(f"{program}: {one_line(text) or type(error).__name__}", file=sys.stderr)
     logging.getLogger("scaler").debug("%s ends because of", program, exc_info=error)
 

@@ -49,9 +49,11 @@ class AgentTransport:
             data = self._channel.recv(_READ_SIZE)
         except BlockingIOError:
             return events
+        except ConnectionResetError:  # it has not read all that it was sent
+            data = b""
         if not data:
             self._lost = True
-            return [LinkLost("the agent has exited")]
+            return [LinkLost("the agent has exited: no connection")]
         for message in self._reader.feed(data):
             if isinstance(message, Welcome):
                 self._welcome = message
