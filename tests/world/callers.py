@@ -268,7 +268,7 @@ class Caller:
         elif isinstance(effect, ListUnknownObjects):
             self.core.handle(UnknownObjectsListed(), now)
         elif isinstance(effect, RestoreObjects):
-            self.core.handle(ObjectsRestored(effect.tasks), now)
+            self.core.handle(ObjectsRestored(effect.tasks, server=1), now)
         else:
             assert isinstance(effect, Cleared | Print | AnswerShutdown | DeleteUnknownObjects | KeepObjects)
 

@@ -140,14 +140,17 @@ class Allowance:
     """Ends of the scheduler, each of which may count attempts anew."""
 
 
-def verdict(task: Task, allowed: Allowance, seconds: float) -> tuple[str, bool]:
-    """Wait for the end of a task: what is wrong with it, empty if nothing is; and whether it was lost or refused."""
+def verdict(task: Task, allowed: Callable[[], Allowance], seconds: float) -> tuple[str, bool]:
+    """Wait for the end of a task: what is wrong with it, empty if nothing is; and whether it was lost or refused.
+
+    `allowed` is asked when the task has ended.
+    """
     try:
         value = task.future.result(seconds)
     except (Exception, CancelledError) as error:
         if isinstance(error, TimeoutError) and not task.future.done():
             return f"has not ended within {seconds:g} s", False
-        return _judged(task, allowed, error)
+        return _judged(task, allowed(), error)
     if task.must_fail or value != task.value:
         return f"has the result {value!r:.80}, not {task.value!r:.80}", False
     return "", False

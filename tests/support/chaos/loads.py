@@ -45,7 +45,7 @@ PLANS: dict[str, Sequence[tuple[int, Submit]]] = {
     "nested": ((20, nested), (1, memory)),
 }
 REFUSED_SECONDS = 20.0
-"""How long all tasks may be refused."""
+"""How long all tasks that end may be refused."""
 
 
 class Load(threading.Thread):
@@ -88,22 +88,21 @@ class Load(threading.Thread):
 
     def _work(self, client: Client) -> None:
         pending: deque[Task] = deque()
-        ended, accepted = 0, time.monotonic()
+        ended, refused = 0, 0.0
         while (pending or ended < self._tasks) and not self.gives_up.is_set():
             while len(pending) < min(self._window, self._tasks - ended):
                 pending.extend(self._submit(client, pending))
             task = pending.popleft()
-            wrong, again = verdict(task, self._allowance(), self._end_seconds)
+            wrong, again = verdict(task, self._allowance, self._end_seconds)
             if wrong:
                 at = time.strftime("%H:%M:%S")
                 self.problems.append(f"{at} task {task.future.task_id:x}, {task.kind} {task.number}: {wrong}")
                 return
-            if not again:
-                accepted = time.monotonic()
-            elif time.monotonic() - accepted > REFUSED_SECONDS:
+            refused = (refused or time.monotonic()) if again else 0.0
+            if again and time.monotonic() - refused > REFUSED_SECONDS:
                 self.problems.append(f"everything is refused: {task.future.exception(0)}")
                 return
-            else:
+            if again:
                 self.gives_up.wait(0.01)
             ended += not again
             self.counts["lost or refused" if again else task.kind] += 1

@@ -33,6 +33,17 @@ def test_a_task_is_run_again_as_often_as_allowed() -> None:
     assert [is_repeated(counts, run) for run in range(1, 4)] == [True] * RESUBMISSION_LIMIT + [False]
 
 
+def test_a_task_is_run_again_after_each_loss_of_a_server() -> None:
+    counts = Resubmissions()
+    for server in range(1, 3 * RESUBMISSION_LIMIT):
+        assert is_repeated(counts, server)
+        counts.restored(server)
+    for run in range(RESUBMISSION_LIMIT):
+        assert is_repeated(counts, 10 + run)
+        counts.restored(server)
+    assert not is_repeated(counts, 20), "nothing was lost meanwhile"
+
+
 def test_a_failure_that_a_new_scheduler_tells_again_is_counted_once() -> None:
     counts = Resubmissions()
     for run in range(1, RESUBMISSION_LIMIT + 1):

@@ -528,7 +528,7 @@ def test_a_task_that_misses_an_object_is_run_again_twice() -> None:
         deliver(delivery)
         assert future.running() and future._call == b"call"
         core.check()
-        core.handle(ObjectsRestored([1]), 0.0)
+        core.handle(ObjectsRestored([1], server=1), 0.0)
         release, submit = (effect.message for effect in effects_of(core, Transmit))
         assert isinstance(release, Release) and list(release.tasks) == [1] == list(submit.tasks)
         core.check()
@@ -580,6 +580,23 @@ def test_what_a_new_server_lacks_is_put_there(storage: ClientStorage, shelf: She
     shelf.server, shelf.objects = 4, {}
     storage.restore()
     assert not shelf.objects
+
+
+def test_a_server_that_is_lost_while_objects_are_put_there_is_followed_by_the_next(
+    storage: ClientStorage, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = [storage.store(BIG), storage.store(BIG)]
+    put, servers = shelf.put, iter([3, 4])
+
+    def put_and_die(*words: Any, **options: Any) -> None:
+        put(*words, **options)
+        if (server := next(servers, 0)) != 0:
+            shelf.server, shelf.objects = server, {}
+
+    shelf.server, shelf.objects = 2, {}
+    monkeypatch.setattr(shelf, "put", put_and_die)
+    assert storage.restore() == 4
+    assert shelf.objects.keys() == {handle[:16] for handle in kept}
 
 
 # --- a scheduler that was started again ------------------------------------------------------------------------------

@@ -168,7 +168,7 @@ def test_what_a_repair_of_storage_raises_ends_its_tasks(client: Client, cluster:
     """Whatever that is: it runs in a thread of its own, and nobody else would end them."""
     io, given_up = client._io, threading.Event()
 
-    def raise_it() -> None:
+    def raise_it() -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
     io.storage.restore = raise_it  # type: ignore[method-assign]

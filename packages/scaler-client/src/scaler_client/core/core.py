@@ -354,6 +354,7 @@ class ClientCore:
         self._cancelled.extend(calls)
 
     def _objects_restored(self, event: ObjectsRestored, now: float) -> None:
+        self._resubmissions.restored(event.server)
         self._resubmissions.take_failures(event.tasks)
         if again := [task for task in event.tasks if task in self._outstanding]:
             self._outstanding.update(nodes := self._graphs.rerun(again))

@@ -112,9 +112,10 @@ class InputDumped:
 
 @dataclass(frozen=True, slots=True)
 class ObjectsRestored:
-    """An answer to RestoreObjects: the objects are stored again, so these tasks can run again."""
+    """An answer to RestoreObjects: the objects are stored again at this server, so these tasks can run again."""
 
     tasks: Sequence[int]
+    server: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Resubmissions: tasks that failed because an input object was lost, and are run again. Pure, no IO.
 
 A restarted storage server has lost all objects. The client rebuilds the objects that it can, stores them, and then
-submits the failed tasks again. Until then such a task stays outstanding, and its failure is kept here, not delivered. A
-requested node of a graph is rerun with all its inputs (`graph_state`), because the failure of an intermediate node has
-made its consumers fail, too.
+submits the failed tasks again, however many servers are lost, but a limited number of times for each. Until then such a
+task stays outstanding, and its failure is kept here, not delivered. A requested node of a graph is rerun with all its
+inputs (`graph_state`), because the failure of an intermediate node has made its consumers fail, too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scaler_protocol.messages import Done, Status
 from scaler_protocol.profiles import NO_PROFILE, PROFILE
 
 RESUBMISSION_LIMIT: Final = 2
-"""How often a task is run again because an object was lost."""
+"""How often a task is run again for each storage server because an object was lost."""
 
 
 class Resubmissions:
@@ -29,12 +29,20 @@ class Resubmissions:
         self._failures: dict[int, bytes] = {}
         self._profiles: dict[int, bytes] = {}
         """By task, the profile of the run whose failure was counted last."""
+        self._server = 0
+        """The storage server at which objects were stored again last."""
         self._told_again: set[int] = set()
         """Tasks whose last failure a new scheduler may report again, because it may not know that they run again."""
 
     def scheduler_changed(self) -> None:
         """Another scheduler will report all outcomes that it knows; it may know less than the one before."""
         self._told_again = set(self._counts)
+
+    def restored(self, server: int) -> None:
+        """Objects are stored again, at this server: what tasks missed at servers that are lost counts no more."""
+        if self._server not in (0, server):
+            self._counts = dict.fromkeys(self._counts, 0)
+        self._server = server
 
     def keep_failures(self, done: Done, outstanding: Mapping[int, OutstandingCall]) -> Sequence[int]:
         """Keep the failures of a batch after which a task is to be submitted again; returns these tasks.

@@ -154,28 +154,30 @@ class ClientStorage:
                 self._copies[stored_object.reference] = payload
                 self._copied += len(payload)
 
-    def restore(self) -> None:
+    def restore(self) -> int:
         """Rebuild and put again the objects of this session that the server has lost; raises ScalerError.
 
-        Objects that cannot be rebuilt stay lost: fetching one raises ObjectNotFoundError.
+        Returns the server that has them. Objects that cannot be rebuilt stay lost: fetching one raises
+        ObjectNotFoundError.
         """
-        connection = self._connection()
         with self._restoring:
-            stored = set(connection.list())  # the answer comes from the current server
-            server = connection.server
-            with self._lock:
-                known = list(self._known.values())
-            while known:
-                stored_object = known.pop()  # possibly the last reference to it
-                if (
-                    stored_object.reference[:OBJECT_ID_BYTES] in stored
-                    or (payload := self._rebuilt(stored_object)) is None
-                ):
-                    continue
-                with contextlib.suppress(ObjectRefusedError):
-                    self._put(stored_object, payload)
-            if server != connection.server:
-                raise StorageLostError("the object storage server was started again while objects were put there")
+            while (server := self._put_again()) != self._connection().server:
+                pass  # it was started again meanwhile
+        return server
+
+    def _put_again(self) -> int:
+        connection = self._connection()
+        stored = set(connection.list())  # the answer comes from the current server
+        server = connection.server
+        with self._lock:
+            known = list(self._known.values())
+        while known:
+            stored_object = known.pop()  # possibly the last reference to it
+            if stored_object.reference[:OBJECT_ID_BYTES] in stored or (payload := self._rebuilt(stored_object)) is None:
+                continue
+            with contextlib.suppress(ObjectRefusedError):
+                self._put(stored_object, payload)
+        return server
 
     def list_unknown(self) -> bool:
         """Note the objects of the session on the server that this client has no handle of; whether there are any."""

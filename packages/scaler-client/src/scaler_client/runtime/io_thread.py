@@ -244,7 +244,7 @@ class IoThread:
 
         def run() -> None:
             try:
-                self.storage.restore()
+                server = self.storage.restore()
                 self.storage.remake(_results_among(needs))
             except ClientQuitError:
                 return
@@ -252,7 +252,7 @@ class IoThread:
                 _log.warning("cannot restore lost objects, so the tasks that need them fail: %r", error)
                 self.tell(RestoreFailed(tasks))
             else:
-                self.tell(ObjectsRestored(tasks))
+                self.tell(ObjectsRestored(tasks, server))
             self.mailbox.wake()
 
         self._start_thread(run, "scaler-restore")
