@@ -63,7 +63,7 @@ def test_a_dump_tells_what_runs_and_what_waits(loaded: LocalCluster, user: Clien
     wait_until(lambda: dumped()["tasks"]["submitted"] >= 20_003, "the scheduler has all tasks", SECONDS)
     found = dumped()
     assert found["scheduler"]["address"] == loaded.address and found["scheduler"]["version"]
-    (session,) = [row for row in found["sessions"]["rows"] if row["name"] == user.identity.decode()]
+    (session,) = [row for row in found["sessions"]["rows"] if row["name"] == user.name]
     assert session["tasks"] == 20_003 and session["waiting_in_lanes"] == found["tasks"]["waiting"] > 0
     (agent,) = found["agents"]["rows"]
     assert agent["workers"] == 2 and agent["runs"] == found["tasks"]["assigned"] >= 2

@@ -171,7 +171,7 @@ def test_top_once_as_json(monitor: Address, watched: LocalCluster, user: Client)
     shown = json.loads(printed("scaler_top", monitor, "--once", "--json"))
     assert shown["total"]["workers"] in (0, 2)  # before and after the agent's first report
     assert shown["address"] == watched.address and shown["task_manager"]["success"] >= 100
-    assert shown["client_manager"].keys() == {user.identity.decode()}
+    assert shown["client_manager"].keys() == {user.name}
     assert shown["func_to_num_tasks"]["math:sqrt"] >= 100
     assert shown["scheduler_received"]["Submit"] >= 1 and shown["scheduler"]["rss"] > 10**7
     assert "task_manager" in printed("scaler_top", monitor, "--once")
@@ -185,6 +185,10 @@ def test_why_a_task_waits_runs_and_ended(monitor: Address, user: Client, gate: G
     arrivals = [gate.arrive() for _ in running]
     said = printed("scaler_why", monitor, f"{running[0].task_id:x}")
     assert said.startswith(("it runs on Worker", "it is queued on "))
+    last = [user.submit(math.sqrt, number) for number in range(8)][-1]
+    said = printed("scaler_why", monitor, f"{last.task_id:x}")
+    found = re.fullmatch(r"it waits behind (\d) tasks of priority 0; 2 workers have (\d) tasks\n", said)
+    assert found and int(found[1]) + int(found[2]) == 2 + 7, said
     for arrival in arrivals:
         arrival.let_go()
     assert [future.result() for future in running] == [0, 1]
@@ -429,7 +433,7 @@ def test_the_monitor_lives_through_the_end_of_the_scheduler(tmp_path: Path) -> N
 def test_notebooks_show_client_and_cluster(watched: LocalCluster, monitor: Address) -> None:
     with Client(address=watched.address) as client:
         shown = client._repr_html_()
-        assert watched.address in shown and client.identity.decode() in shown and ">connected<" in shown
+        assert watched.address in shown and client.name in shown and ">connected<" in shown
     assert ">disconnected<" in client._repr_html_()
     shown = watched.combo._repr_html_()
     assert f"scaler_top {monitor}" in shown and ">2<" in shown and "running, processes " in shown

@@ -139,7 +139,7 @@ def test_every_page_shows_what_the_scheduler_says(
     wait_shown(page, "workers", "1-2 of 2")
     assert len(status.worker_pids) == 2 and all(f"{pid}|" in shown(page, "workers") for pid in status.worker_pids)
     page.goto(f"{site}/clients")
-    wait_shown(page, "clients", client.identity.decode())
+    wait_shown(page, "clients", client.name)
     page.goto(f"{site}/graphs")
     wait_shown(page, "graphs", "1-1 of 1")
     line = page.get_by_test_id("graphs").locator("tbody").get_by_role("row").inner_text()

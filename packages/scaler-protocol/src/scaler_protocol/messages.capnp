@@ -379,6 +379,13 @@ struct TaskEvents {
   textKinds @16 :List(UInt8);
   textSubjects @17 :List(Text);
 }
+struct AskWhy {
+  task @0 :UInt64;
+}
+struct Reasons {
+  task @0 :UInt64;
+  sentences @1 :List(Text);
+}
 struct MonitorHistory {
   failureNumbers @0 :List(UInt64);
   failureTimes @1 :List(Float64);
@@ -508,5 +515,7 @@ struct Message {
     confirmTasks @64 :ConfirmTasks;
     copyReplicas @65 :CopyReplicas;
     monitorHistory @66 :MonitorHistory;
+    askWhy @67 :AskWhy;
+    reasons @68 :Reasons;
   }
 }

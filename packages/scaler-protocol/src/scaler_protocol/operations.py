@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from scaler_protocol.lazy_dataclass import dataclass
 
 
@@ -36,4 +38,19 @@ class DumpPart:
     data: bytes
 
 
-OperatorMessage = Drain | Resized | Dump | DumpPart
+@dataclass(frozen=True, slots=True)
+class AskWhy:
+    """An operator asks why a task has not ended; the scheduler answers with Reasons."""
+
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    """Sentences that say why a task has not ended; none if the scheduler does not know it."""
+
+    task: int
+    sentences: Sequence[str] = ()
+
+
+OperatorMessage = Drain | Resized | Dump | DumpPart | AskWhy | Reasons

@@ -17,6 +17,12 @@ PATIENCE_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
 
 
+def scheduler_address(monitor: Address, told: str) -> Address:
+    """The address of the scheduler that publishes at `monitor` and reports the address `told`; raises AddressError."""
+    scheduler = Address.parse(told)
+    return scheduler if monitor.path or scheduler.path else Address(monitor.host, scheduler.port)
+
+
 class NoStatusError(ScalerError, ConnectionError):
     """No scheduler publishes at this address."""
 

@@ -49,6 +49,20 @@ def test_a_task_behind_others(publications: Publications) -> None:
     assert "it waits behind 1 task of priority 0; 6 workers have 2 tasks" in why(model, 2)
 
 
+def test_what_nobody_can_run_goes_not_first_and_clients_take_turns(publications: Publications) -> None:
+    model = publications.model_of(
+        publications.status(),
+        publications.groups((7, "f", 6, 0, "tpu", ""), (8, "f", 6, 0, "", ""), (9, "f", 7, 0, "", "")),
+        publications.batch(WAITING, 7, *range(1000, 6000)),
+        publications.batch(WAITING, 8, *range(100, 300)),
+        publications.batch(WAITING, 9, *range(1, 5)),
+    )
+    assert why(model, 1) == ["it is next: 6 workers have 2 tasks"]
+    assert why(model, 4) == ["it waits behind 6 tasks of priority 0; 6 workers have 2 tasks"]
+    assert why(model, 4, ["it waits behind 7 tasks"]) == ["it waits behind 7 tasks"]
+    assert why(model, 300)[0].startswith("task 12c is not known")
+
+
 def test_no_worker_at_all(publications: Publications) -> None:
     model = publications.model_of(
         publications.groups((9, "f", 7, 0, "", "")), publications.batch(WAITING, 9, 1), publications.status(0)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from scaler_protocol.addresses import Address
+from scaler_ui.listening import scheduler_address
 from scaler_ui.model.model import MonitorModel
-from scaler_ui.web.operator_actions import ACTION_TIMEOUT_SECONDS, IDLE_SECONDS, OperatorActions, scheduler_address
+from scaler_ui.web.operator_actions import ACTION_TIMEOUT_SECONDS, IDLE_SECONDS, OperatorActions
 
 
 @pytest.mark.parametrize(

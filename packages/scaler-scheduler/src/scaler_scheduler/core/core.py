@@ -34,7 +34,7 @@ from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
 from scaler_protocol.ids import session_of
 from scaler_protocol.monitoring import EventKind, MonitorHistory, MonitorStatus, TaskEvents
-from scaler_protocol.operations import Drain, Dump, Resized
+from scaler_protocol.operations import AskWhy, Drain, Dump, Reasons, Resized
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.sessions import ConfirmTasks, EndSession, LabelTask, ListTasks
 from scaler_protocol.storage import DeleteObjects
@@ -45,6 +45,7 @@ from scaler_scheduler.core.definitions import Definitions
 from scaler_scheduler.core.dispatch import Dispatch
 from scaler_scheduler.core.dump import Row, dump
 from scaler_scheduler.core.effects import WriteDump
+from scaler_scheduler.core.explanation import why
 from scaler_scheduler.core.intake import Intake
 from scaler_scheduler.core.managers import Managers
 from scaler_scheduler.core.named_sessions import NamedSessions
@@ -91,7 +92,7 @@ PERMITTED: Final[Permissions] = {
             Resized,
         }
     ),
-    Role.OPERATOR: frozenset({messages.Cancel, Drain, Dump, ListTasks, EndSession}),
+    Role.OPERATOR: frozenset({messages.Cancel, Drain, Dump, AskWhy, ListTasks, EndSession}),
     Role.MANAGER: frozenset({ManagerStatus}),
 }
 """Messages that peers of each role may send to the scheduler. An agent also relays those of clients in its tasks."""
@@ -155,6 +156,7 @@ class SchedulerCore:
             messages.AgentStatus: self._status,
             Drain: self._operators.drain,
             Dump: self._operators.dump,
+            AskWhy: self._ask_why,
             Resized: self._resized,
             ManagerStatus: self._managers.status,
             ListWorkers: self._peers.list_workers,
@@ -245,6 +247,10 @@ class SchedulerCore:
         """Who waits for what, and why, as values for JSON; `links` are those of the hub."""
         return dump(self.state, stats, links, now, self._managers)
 
+    def why(self, task: int, now: float) -> list[str]:
+        """Why a task has not ended, in sentences, by what the core would do; none if it is not known."""
+        return why(self.state, self.snapshot(ProcessStats("", 0.0, 0.0, 0.0, 0), now), task, now)
+
     def start_events(self, now: float) -> None:
         """A monitor has subscribed: record events from now on, beginning with the state of all open tasks."""
         tasks = (task for session in self.state.sessions.values() for task in session.tasks.values())
@@ -291,6 +297,11 @@ class SchedulerCore:
         agent.first_unreported = self.state.next_run
         agent.status, agent.reported_at = kept_status(event, share), now
         self.state.suspects.reported(agent, now)
+
+    def _ask_why(self, peer: bytes, event: AskWhy, now: float) -> None:
+        if peer not in self._operators:
+            raise ProtocolError("only an operator may ask why a task waits")
+        self.state.send(peer, Reasons(event.task, self.why(event.task, now)))
 
     def _resized(self, peer: bytes, event: Resized, now: float) -> None:
         self._peers.resized(self._agent(peer), event)

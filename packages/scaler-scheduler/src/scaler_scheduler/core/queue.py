@@ -223,6 +223,17 @@ class TaskQueue:
         """All registered lanes."""
         return (lane for lanes in self._lanes.values() for lane in lanes)
 
+    def lanes_by_class(self, requirement: Requirement) -> Iterator[list[LaneRecord]]:
+        """For each connected class that can run such a task, all lanes with tasks that it can run."""
+        for queue in self._requirements.get(requirement, ()):
+            yield [
+                lane
+                for each, queues in self._requirements.items()
+                if queue in queues
+                for lane in self._lanes[each]
+                if lane.size > lane.tombstones
+            ]
+
     def can_be_served(self, requirement: Requirement) -> bool:
         """Whether some connected class can run such a task."""
         return bool(self._requirements.get(requirement))

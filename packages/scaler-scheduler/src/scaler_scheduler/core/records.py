@@ -295,6 +295,11 @@ class LaneAges:
             batches.popleft()
         return batches[0][0] if batches else 0.0
 
+    def when(self, size: int, gone: int) -> float:
+        """When the task was added that is first after `gone` of the `size` ones have left."""
+        gone += self._added - size
+        return next((at for at, end in self._batches if end > gone), 0.0)
+
 
 @dataclass(slots=True, eq=False)
 class LaneRecord:

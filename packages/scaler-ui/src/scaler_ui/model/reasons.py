@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from scaler_protocol.monitoring import MonitorStatus, TaskStep
 from scaler_protocol.plurals import counted
 from scaler_protocol.units import duration, size
@@ -9,8 +12,11 @@ from scaler_protocol.waiting import WaitReasons
 from scaler_ui.model.model import GroupInfo, MonitorModel
 
 
-def why(model: MonitorModel, task: int) -> list[str]:
-    """Sentences about a task: its state, the reason for it, and the events about the task."""
+def why(model: MonitorModel, task: int, asked: Sequence[str] = ()) -> list[str]:
+    """Sentences about a task: its state, the reason for it, and the events about the task.
+
+    `asked` is what the scheduler itself says of one that waits. Without it the order is estimated.
+    """
     status, row = model.status, model.tasks.find(task)
     said = [event.text for event in model.events if event.task == task]
     if row is None or status is None:
@@ -19,11 +25,13 @@ def why(model: MonitorModel, task: int) -> list[str]:
     step = model.tasks.value("step", row)
     if step == TaskStep.WAITING:
         group = model.group_of(row)
-        return [*WaitReasons(status).why_waiting(group.needs, group.runtime, _behind(model, row, group)), *said]
+        reasons = WaitReasons(status)
+        ahead = _behind(model, row, group, reasons)
+        return [*(asked or reasons.why_waiting(group.needs, group.runtime, ahead)), *said]
     if step == TaskStep.HELD:
         lacks = "its inputs or the body of its function are missing"
         alone = "it is a suspect after the loss of a host, and waits for a host that runs no other suspect"
-        return [f"it is held: {lacks}; or {alone}", *said]
+        return [*(asked or [f"it is held: {lacks}; or {alone}"]), *said]
     if step == TaskStep.ASSIGNED:
         return [*_where_assigned(model, status, row), *said]
     return [_how_ended(model, row), *said]
@@ -34,15 +42,31 @@ def is_known(model: MonitorModel, task: int) -> bool:
     return model.status is not None and model.tasks.find(task) is not None
 
 
-def _behind(model: MonitorModel, row: int, group: GroupInfo) -> list[tuple[int, int]]:
-    """Waiting tasks of higher priority, and earlier ones of the same priority: (priority, count)."""
-    counts: dict[int, int] = {}
+def may_wait(model: MonitorModel, task: int) -> bool:
+    """Whether the scheduler knows better than this monitor why the task has not begun."""
+    row = model.tasks.find(task)
+    return row is not None and model.tasks.value("step", row) in (TaskStep.WAITING, TaskStep.HELD)
+
+
+def _behind(model: MonitorModel, row: int, group: GroupInfo, reasons: WaitReasons) -> list[tuple[int, int]]:
+    """An estimate of the waiting tasks that go first: (priority, count). Tasks that nobody can run do not count.
+
+    Those of a higher priority go first; of the same priority earlier ones of the same client, and as many of each other
+    client, since clients take turns.
+    """
+    counts, own, others = Counter[int](), 0, Counter[int]()
     for number, waiting, earlier in model.tasks.waiting(row):
-        priority = model.groups.get(number, GroupInfo()).priority
-        ahead = waiting if priority > group.priority else earlier if priority == group.priority else 0
-        if ahead:
-            counts[priority] = counts.get(priority, 0) + ahead
-    return sorted(counts.items(), reverse=True)
+        other = model.groups.get(number, GroupInfo())
+        if other.priority < group.priority or reasons.lacking(other.needs, other.runtime):
+            continue
+        if other.priority > group.priority:
+            counts[other.priority] += waiting
+        elif other.session == group.session:
+            own += earlier
+        else:
+            others[other.session] += waiting
+    counts[group.priority] = own + sum(min(waiting, own) for waiting in others.values())
+    return sorted(((priority, count) for priority, count in counts.items() if count), reverse=True)
 
 
 def _where_assigned(model: MonitorModel, status: MonitorStatus, row: int) -> list[str]:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from scaler_io.security.keyring import SUBSCRIBER_KEYS
+from scaler_io.security.keyring import OPERATOR_KEYS, SUBSCRIBER_KEYS, KeyFileError
 from scaler_io.service.cli import Command
+from scaler_io.service.operator_link import OperatorLink
 from scaler_io.service.options import KEYS, Option, positive_seconds
 from scaler_io.transport.own_keys import credentials_for
 from scaler_protocol.addresses import Address
+from scaler_protocol.errors import AddressError
+from scaler_protocol.handshake import ServiceKind
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_ui.listening import Listening
-from scaler_ui.model.reasons import is_known, why
+from scaler_protocol.operations import AskWhy, Reasons
+from scaler_ui.listening import Listening, scheduler_address
+from scaler_ui.model.model import MonitorModel
+from scaler_ui.model.reasons import is_known, may_wait, why
+
+ANSWER_SECONDS = 2.0
+"""How long the scheduler may take to answer."""
+LOOK_SECONDS = 0.01
 
 
 def task_id(text: str) -> int:
@@ -55,6 +66,28 @@ COMMAND = Command(
 )
 
 
+def _asked(model: MonitorModel, options: WhyOptions) -> Sequence[str]:
+    """What the scheduler itself says of the task; nothing if it takes no questions of this user, or does not answer."""
+    assert model.status is not None
+    try:
+        address = scheduler_address(options.address, model.status.address)
+        credentials = credentials_for(address, options.keys, options.insecure, OPERATOR_KEYS)
+    except (KeyFileError, AddressError):
+        return ()
+    link = OperatorLink(address, "scaler_why", ServiceKind.SCHEDULER, credentials=credentials)
+    link.send(AskWhy(options.task))
+    until = time.monotonic() + min(options.timeout_seconds, ANSWER_SECONDS)
+    try:
+        while time.monotonic() < until and not link.problem:
+            for message in link.turn():
+                if isinstance(message, Reasons):
+                    return message.sentences
+            time.sleep(LOOK_SECONDS)
+    finally:
+        link.close()
+    return ()
+
+
 def run_why() -> int:
     """Answer for the task that the command line names; returns the exit code: 1 for an unknown task."""
     options = COMMAND.read()
@@ -64,5 +97,6 @@ def run_why() -> int:
         listening.wait_for(lambda model: model.is_complete, options.timeout_seconds)
     finally:
         listening.close()
-    print("\n".join(why(listening.model, options.task)))
+    asked = _asked(listening.model, options) if may_wait(listening.model, options.task) else ()
+    print("\n".join(why(listening.model, options.task, asked)))
     return 0 if is_known(listening.model, options.task) else 1

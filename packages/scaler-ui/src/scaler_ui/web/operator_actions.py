@@ -13,18 +13,13 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import ServiceKind
 from scaler_protocol.messages import Cancel, Message
 from scaler_protocol.operations import Drain
+from scaler_ui.listening import scheduler_address
 from scaler_ui.model.model import MonitorModel
 
 ACTION_TIMEOUT_SECONDS = 5.0
 """Seconds after which an unsent action is dropped, because a late one would surprise the reader."""
 IDLE_SECONDS = 60.0
 """Seconds without an action after which the link of a reader is closed."""
-
-
-def scheduler_address(monitor: Address, told: str) -> Address:
-    """The address of the scheduler that publishes at `monitor` and reports the address `told`; raises AddressError."""
-    scheduler = Address.parse(told)
-    return scheduler if monitor.path or scheduler.path else Address(monitor.host, scheduler.port)
 
 
 class OperatorActions:
