@@ -15,6 +15,8 @@ from support.relays import Relay
 from support.waiting import wait_until
 
 TESTS = Path(__file__).resolve().parent.parent
+START_SECONDS = 60.0
+"""A host on which much else runs takes long to start ten processes."""
 
 
 def resident(pid: int) -> tuple[int, int]:
@@ -84,7 +86,8 @@ class Services(CheckedClosing):
         log = self.folder / f"scheduler-{len(self.started)}.log"
         self.scheduler = Service(log, "scaler_scheduler", self.address, *self._words)
         self.started.append(self.scheduler)
-        wait_until(lambda: "monitor address" in self.scheduler.said() or self.scheduler.process.poll(), "a scheduler")
+        started = self.scheduler
+        wait_until(lambda: "monitor address" in started.said() or started.process.poll(), "a scheduler", START_SECONDS)
         assert self.scheduler.process.poll() is None, self.scheduler.said()
         return self.scheduler
 

@@ -16,7 +16,7 @@ from scaler_io.transport.curve import new_pair
 from scaler_protocol.addresses import Address
 from support.chaos.kinds import MEMORY_LIMIT
 from support.closing import CheckedClosing
-from support.faults import TESTS, Service, Services
+from support.faults import START_SECONDS, TESTS, Service, Services
 from support.gates import SECONDS
 from support.mounts import mounted_memory
 from support.processes import PROGRAMS, Watched, command_line, free_ports
@@ -26,8 +26,6 @@ from support.waiting import wait_until
 CLIENT_TIMEOUT_SECONDS = 20
 WORKER_TIMEOUT_SECONDS = 3
 DISK_MIB = 64
-START_SECONDS = 60.0
-"""A host on which much else runs takes long to start ten processes."""
 
 
 class Cluster(CheckedClosing):

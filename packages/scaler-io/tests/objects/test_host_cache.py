@@ -131,6 +131,17 @@ def test_what_is_mapped_or_written_stays(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_clock_that_is_set_back_keeps_nothing_for_ever(tmp_path: Path) -> None:
+    cache = HostCache(tmp_path, 100)
+    assert filled(cache, b"a", 60)
+    cache.trim(30.0)
+    assert has(cache, b"a", 60)
+    (path,) = tmp_path.iterdir()
+    os.utime(path, (1 << 33, 1 << 33))
+    cache.trim(30.0)
+    assert not path.exists()
+
+
 def test_a_fork_keeps_what_it_has_mapped(tmp_path: Path) -> None:
     script = """
         import os, sys

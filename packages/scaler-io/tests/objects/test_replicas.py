@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -354,15 +353,20 @@ def test_what_nobody_could_say_is_not_needed_is_found_out(server: StorageProcess
     file.close()
     host.cache.trim(0)
     assert len(host.held) == len(host.cached) == 2
-    now, asked = [time.time() + 40.0], list[bytes]()
+    for name in host.cached:
+        os.utime(host.directory / name, (0, 0))  # the clock of the host was set forward by years
+    now, asked = [1.0], list[bytes]()
     replica_server = ReplicaServer(host.files, lambda: now[0])
 
     def needed(held: Replica) -> bool:
         asked.append(held.reference.object)
         return agent.has(held.reference, held.version)
 
-    replica_server.drop_unneeded(60.0, needed)
+    replica_server.drop_unneeded(30.0, needed)
+    now[0] += 29.0
+    replica_server.drop_unneeded(30.0, needed)
     assert len(host.held) == 2 and not asked
+    now[0] += 1.0
     replica_server.drop_unneeded(30.0, needed)
     assert host.held == [kept.object] and len(host.cached) == 1
     replica_server.drop_unneeded(30.0, needed)

@@ -161,9 +161,10 @@ class HostCache:
 
     def trim(self, unused_seconds: float = UNUSED_SECONDS) -> None:
         """Remove the files that were not used for this time."""
+        found = self._found()
         now = time.time()
-        for each in self._found():
-            if now - each.used >= unused_seconds:
+        for each in found:
+            if not 0.0 <= now - each.used < unused_seconds:  # the clock may have been set back
                 _removed(each.path)
 
     def _found(self) -> list[_Found]:

@@ -32,10 +32,12 @@ CONFIRMED_SECONDS: Final = 300.0
 
 
 class ReplicaServer:
-    """Serves the replicas of a host to one server; `clock` is that of the files' times, as time.time."""
+    """Serves the replicas of a host to one server."""
 
-    def __init__(self, files: Replicas, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, files: Replicas, clock: Callable[[], float] = time.monotonic) -> None:
         self._files, self._clock = files, clock
+        self._unused: dict[Replica, tuple[float, float]] = {}
+        """The time of the last use of each replica, and since when it is the same: the clock of files may jump."""
         self._confirmed: dict[Replica, float] = {}
         """When the server last confirmed each replica."""
         self._unannounced = False
@@ -154,16 +156,21 @@ class ReplicaServer:
     def drop_unneeded(self, unused_seconds: float, needed: Callable[[Replica], bool]) -> None:
         """Remove replicas that were not used for this time and that the server does not need; blocks as `needed` does.
 
-        Raises OSError if files cannot be read.
+        The time counts from the first call that finds a replica. Raises OSError if files cannot be read.
         """
         now, listed = self._clock(), self._files.list()
+        before = self._unused
+        self._unused = {
+            replica: found if (found := before.get(replica, (used, now)))[0] == used else (used, now)
+            for used, replica in listed
+        }
         self._confirmed = {
             replica: self._confirmed[replica]
             for _, replica in listed
-            if now - self._confirmed.get(replica, 0.0) < CONFIRMED_SECONDS
+            if now - self._confirmed.get(replica, -math.inf) < CONFIRMED_SECONDS
         }
-        for used, replica in listed:
-            if now - used < unused_seconds or replica in self._confirmed:
+        for replica, (_, since) in self._unused.items():
+            if now - since < unused_seconds or replica in self._confirmed:
                 continue
             failures = self._failures
             if needed(replica):
