@@ -87,9 +87,15 @@ class Services(CheckedClosing):
         self.scheduler = Service(log, "scaler_scheduler", self.address, *self._words)
         self.started.append(self.scheduler)
         started = self.scheduler
-        wait_until(lambda: "monitor address" in started.said() or started.process.poll(), "a scheduler", START_SECONDS)
-        assert self.scheduler.process.poll() is None, self.scheduler.said()
-        return self.scheduler
+        try:
+            wait_until(
+                lambda: "monitor address" in started.said() or started.process.poll(), "a scheduler", START_SECONDS
+            )
+        except AssertionError:
+            started.kill()
+            raise
+        assert started.process.poll() is None, started.said()
+        return started
 
     def add_agent(self, workers: int, *words: str, address: Address | None = None) -> Service:
         """Start an agent; returns when its workers are ready."""
