@@ -19,6 +19,7 @@ from scaler import Client, ObjectReference, ScalerFuture, SchedulerClusterCombo,
 from scaler_client.api.client_session import ClientSession
 from scaler_client.api.connected_workers import ConnectedWorkers, WorkerHost
 from scaler_client.api.executor import ClientExecutor
+from scaler_client.api.optioned_calls import OptionedCalls
 from scaler_client.dask import dask_scheduler
 from scaler_client.futures.results import ProfilingInfo
 from scaler_client.task_context import CurrentTask
@@ -27,8 +28,8 @@ from support.clusters import LocalCluster
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLIC: dict[type, str] = {
-    Client: "clear disconnect executor get identity map name send_object session shutdown starmap submit submit_verbose"
-    " wait_for_workers workers",
+    Client: "clear disconnect executor get identity imap imap_unordered map name options send_object session shutdown"
+    " starmap submit submit_verbose wait_for_workers workers",
     ScalerFuture: "add_done_callback cancel cancelled done exception profiling_info result running set_exception"
     " set_result set_running_or_notify_cancel task_id",
     ObjectReference: "name object_id release size value",
@@ -38,6 +39,7 @@ PUBLIC: dict[type, str] = {
     ConnectedWorkers: "count hosts",
     WorkerHost: "capabilities host manager workers",
     ClientExecutor: "map shutdown submit",
+    OptionedCalls: "imap imap_unordered map starmap submit",
     ProfilingInfo: "attempt cpu_time_s duration_s duration_us memory_peak peak_memory worker",
     CurrentTask: "attempt id worker",
 }

@@ -11,6 +11,7 @@ from scaler import Client, ObjectReference, ScalerFuture, SchedulerClusterCombo,
 from scaler_client.api.client_session import ClientSession
 from scaler_client.api.connected_workers import ConnectedWorkers, WorkerHost
 from scaler_client.api.executor import ClientExecutor
+from scaler_client.api.optioned_calls import OptionedCalls
 from scaler_client.dask import dask_scheduler
 from scaler_client.futures.results import ProfilingInfo
 from scaler_client.task_context import CurrentTask
@@ -27,6 +28,7 @@ GUIDES: dict[Any, str] = {
     ConnectedWorkers: "client.md#workers",
     WorkerHost: "client.md#workers",
     ClientExecutor: "client.md#as-an-executor",
+    OptionedCalls: "client.md#many-calls",
     ProfilingInfo: "client.md#futures",
     CurrentTask: "client.md#calls-inside-calls",
     dask_scheduler: "graphs.md#dask",

@@ -192,7 +192,7 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):
     @contextmanager
     def retrieval_context(self) -> Iterator[None]:
         """While results are waited for inside a task, its worker's place is free for other tasks."""
-        with self._connected()._io.waiting:
+        with self._connected()._calls.waiting:
             yield
 
     def get_nested_backend(self) -> tuple[ParallelBackendBase, int | None]:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from scaler_client.api.client import Client, _nested
+from scaler_client.api.client import Client
+from scaler_client.api.pickled_clients import _nested
 from scaler_protocol.errors import ClientForkedError, ClientQuitError, SchedulerLostError, SubmitLimitError
 from scaler_protocol.messages import Submit
 from support.fake_cluster import FakeCluster
@@ -327,7 +328,7 @@ def test_an_event_loop_may_submit_from_a_thread(client: Client, cluster: FakeClu
 
 
 def test_a_client_whose_tasks_are_nested_is_exempt(cluster: FakeCluster) -> None:
-    with _nested({"address": cluster.address, "timeout_seconds": 10}, 5) as client:
+    with _nested(Client, {"address": cluster.address, "timeout_seconds": 10}, 5) as client:
         futures = [client.submit(abs, -at) for at in range(3 * LIMIT)]
         graph = client.get(chain(2 * LIMIT), ["n9"], block=False)
         cluster.wait_tasks(3 * LIMIT + 10)

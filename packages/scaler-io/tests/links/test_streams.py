@@ -22,7 +22,8 @@ from scaler_io.links.streams import (
 )
 from scaler_protocol.errors import MalformedMessageError, ProtocolError
 from scaler_protocol.handshake import Acknowledge, Goodbye, Heartbeat, Hello, NeedHello, Refused, Welcome
-from scaler_protocol.messages import Cancel, Message, Shutdown
+from scaler_protocol.messages import Cancel, Functions, Message, Shutdown
+from scaler_protocol.payloads import Payloads
 
 
 def header(frames: Frames) -> bytes:
@@ -161,7 +162,10 @@ def test_a_message_that_the_peer_would_not_receive_is_refused() -> None:
 
 def test_the_largest_message_is_no_backlog() -> None:
     stream = Stream()
-    sizes = [sum(map(len, stream.write(Cancel(range(count)))[1:])) for count in (1, 300_000, 200_000, 2, 200_000)]
+    messages = [
+        Functions((bytes(16),), ("f",), Payloads((bytes(size),))) for size in (8, 2_400_000, 1_600_000, 16, 1_600_000)
+    ]
+    sizes = [sum(map(len, stream.write(message)[1:])) for message in messages]
     assert stream.kept_bytes == sum(sizes)
     tiny, _, large, small, _ = sizes
     backlogs = [tiny + large + small + large, large + small + large, large + small, small, 0, 0]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from scaler_client.api.map_of_tuples import is_old_form, run_items, run_old_form
+from scaler_client.api.map_of_tuples import run_map
+from scaler_client.api.optioned_calls import BUFFER, OptionedCalls, columns
+from scaler_client.api.pickled_clients import unpickled
 from scaler_client.api.submitter import CallSubmitter, progress_bar
 from scaler_client.calls.object_reference import ObjectReference
 from scaler_client.calls.task_options import TaskOptions
@@ -25,10 +27,9 @@ from scaler_client.parameters import (
     items,
     key_settings,
     keywords,
-    rows,
 )
 from scaler_client.payloads.serializers import DefaultSerializer
-from scaler_client.task_context import current_task, forwarding_to, runtime
+from scaler_client.task_context import runtime
 from scaler_protocol.ids import new_identity
 from scaler_protocol.limits import NAME
 from scaler_protocol.ranges import shown
@@ -198,11 +199,7 @@ class Client:
         3.14
         """
         options = TaskOptions.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
-        args, kwargs = tuple(items("args", args)), keywords("kwargs", kwargs)
-        calls = self._calls
-        callee = calls.find(fn, options.reserialize)
-        callee.check.check(*args, **kwargs)
-        return calls.send(calls.group_with(callee, options), args, kwargs, set() if options.reserialize else None)
+        return OptionedCalls(self._calls, options).submit(fn, *items("args", args), **keywords("kwargs", kwargs))
 
     def map(
         self,
@@ -215,11 +212,12 @@ class Client:
         task_timeout_seconds: float | None = None,
         speculate: bool = False,
         progress: bool = False,
+        return_exceptions: bool = False,
     ) -> list[T]:
         """Wait for the results of the builtin `map(fn, *iterables)`, as a list in order.
 
-        The first failure is raised, and the remaining calls are cancelled. A single list or tuple of 1-tuples gives a
-        FutureWarning, and is unpacked if the first call raises TypeError.
+        The first failure is raised, with a note of its item, and the remaining calls are cancelled. A single list or
+        tuple of 1-tuples gives a FutureWarning, and is unpacked if the first call raises TypeError.
 
         Args:
             fn: a callable with as many parameters as there are iterables.
@@ -232,6 +230,7 @@ class Client:
             speculate: whether a call that takes far longer than the others is run a second time, on an idle worker of
                 another host; the first outcome counts. For functions without side effects.
             progress: whether to show a progress bar on standard error; needs tqdm.
+            return_exceptions: whether an exception takes the place of its result, and nothing is cancelled.
 
         Raises:
             CapabilityError, ValueError, TypeError: an option or a call is invalid.
@@ -241,18 +240,13 @@ class Client:
         >>> client.map(pow, [2, 3], [3, 2])
         [8, 9]
         """
-        if not iterables:
-            raise TypeError("map() takes a function and at least one iterable")
         options = TaskOptions.of(capabilities, reserialize, priority, retries, task_timeout_seconds, speculate)
-        progress = flag("progress", progress)
+        progress, exceptions = flag("progress", progress), flag("return_exceptions", return_exceptions)
+        rows_of_arguments = columns("map()", iterables)
         callee = self._calls.find(fn, options.reserialize)
-        columns = [items(f"iterable {at} of map()", column) for at, column in enumerate(iterables, 1)]
-        run = partial(self._calls.run, callee, options=options, prefetchable=can_prefetch(iterables))
-        if len(iterables) > 1:
-            return run(zip(*columns, strict=False), progress=progress)
-        if not is_old_form(iterables[0]):
-            return run_items(partial(run, progress=progress), callee.check, columns[0])
-        return run_old_form(run, partial(run, progress=progress), callee.check, iterables[0])
+        prefetchable = can_prefetch(iterables)
+        run = partial(self._calls.run, callee, options=options, prefetchable=prefetchable, return_exceptions=exceptions)
+        return run_map(run, partial(run, progress=progress), callee.check, iterables, rows_of_arguments)
 
     def starmap(
         self,
@@ -265,10 +259,12 @@ class Client:
         retries: int = 0,
         task_timeout_seconds: float | None = None,
         speculate: bool = False,
+        progress: bool = False,
+        return_exceptions: bool = False,
     ) -> list[T]:
         """Wait for the results of `itertools.starmap(fn, iterable)`, as a list in order.
 
-        The first failure is raised, and the remaining calls are cancelled.
+        The first failure is raised, with a note of its item, and the remaining calls are cancelled.
 
         Args:
             fn: any callable.
@@ -280,18 +276,101 @@ class Client:
             task_timeout_seconds: seconds from the start of a run; None for the default of the cluster.
             speculate: whether a call that takes far longer than the others is run a second time, on an idle worker of
                 another host; the first outcome counts. For functions without side effects.
+            progress: whether to show a progress bar on standard error; needs tqdm.
+            return_exceptions: whether an exception takes the place of its result, and nothing is cancelled.
 
         Raises:
             CapabilityError, ValueError, TypeError: an option or a call is invalid.
+            ImportError: `progress` without tqdm.
             SubmitLimitError, ClientQuitError: as in `submit`.
 
         >>> client.starmap(pow, [(2, 3), (3, 2)])
         [8, 9]
         """
         options = TaskOptions.of(capabilities, reserialize, priority, retries, task_timeout_seconds, speculate)
-        arguments, prefetchable = rows("starmap()", iterable), can_prefetch((iterable,)) and can_prefetch(iterable)
-        calls = self._calls
-        return calls.run(calls.find(fn, options.reserialize), arguments, options, prefetchable=prefetchable)
+        return OptionedCalls(self._calls, options).starmap(
+            fn, iterable, progress=progress, return_exceptions=return_exceptions
+        )
+
+    def imap(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        buffersize: int = BUFFER,
+        return_exceptions: bool = False,
+    ) -> Iterator[T]:
+        """Yield the results of the builtin `map(fn, *iterables)` in order, lazily.
+
+        The first `buffersize` calls are submitted at once, and another one with each result that is taken. So endless
+        iterables may be mapped. A failure is raised in its place, with a note of its item; this, or closing the
+        iterator, cancels the calls that are under way. `options(…).imap` takes options.
+
+        Args:
+            fn: a callable with as many parameters as there are iterables.
+            iterables: the arguments; the shortest one ends the map.
+            buffersize: how many calls are submitted ahead of the result that is taken next.
+            return_exceptions: whether an exception takes the place of its result.
+
+        Raises:
+            ValueError, TypeError: a parameter or a call is invalid.
+            SubmitLimitError, ClientQuitError: as in `submit`.
+
+        >>> import itertools
+        >>> squares = client.imap(pow, itertools.count(), itertools.repeat(2), buffersize=10)
+        >>> [next(squares) for _ in range(4)]
+        [0, 1, 4, 9]
+        """
+        return self.options().imap(fn, *iterables, buffersize=buffersize, return_exceptions=return_exceptions)
+
+    def imap_unordered(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        buffersize: int = BUFFER,
+        return_exceptions: bool = False,
+    ) -> Iterator[T]:
+        """Yield the results of the builtin `map(fn, *iterables)` as they come, lazily; otherwise as `imap`.
+
+        Args:
+            fn: a callable with as many parameters as there are iterables.
+            iterables: the arguments; the shortest one ends the map.
+            buffersize: how many calls are under way at most.
+            return_exceptions: whether an exception takes the place of its result.
+
+        Raises:
+            ValueError, TypeError: a parameter or a call is invalid.
+            SubmitLimitError, ClientQuitError: as in `submit`.
+
+        >>> sorted(client.imap_unordered(pow, [2, 3], [3, 2]))
+        [8, 9]
+        """
+        return self.options().imap_unordered(fn, *iterables, buffersize=buffersize, return_exceptions=return_exceptions)
+
+    def options(
+        self,
+        *,
+        capabilities: Mapping[str, int] | None = None,
+        reserialize: bool = False,
+        priority: int = 0,
+        retries: int = 0,
+        timeout: float | None = None,
+    ) -> OptionedCalls:
+        """Calls with options: `submit`, `map`, `starmap`, `imap` and `imap_unordered` of what is returned have them.
+
+        Args:
+            capabilities: what a worker must offer, by name; -1 for presence, otherwise a quantity.
+            reserialize: serialize the function and large arguments again although they seem unchanged.
+            priority: higher is more urgent.
+            retries: how often to run a call again after an exception of its code.
+            timeout: seconds from the start of a run; None for the default of the cluster.
+
+        Raises:
+            CapabilityError, ValueError, TypeError: an option is invalid.
+
+        >>> client.options(priority=5, retries=2, timeout=30).submit(pow, 2, 10).result()
+        1024
+        """
+        return OptionedCalls(self._calls, TaskOptions.of(capabilities, reserialize, priority, retries, timeout))
 
     def get(
         self,
@@ -519,7 +598,7 @@ class Client:
         return html_table("Scaler client", rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self._settings,)
+        return unpickled, (type(self), self._settings)
 
     # --- within -----------------------------------------------------------------------------------------------------
 
@@ -538,32 +617,3 @@ def _value(node: Any) -> Any:
     if isinstance(node, ScalerFuture):
         return node.result()
     return node.value() if isinstance(node, ObjectReference) else node
-
-
-class ForwardedClient:
-    """Stands for a client in a call that an agent forwards to another system, where the client connects anew."""
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self._settings = settings
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        task = current_task()
-        return _nested, (self._settings, task._run if task is not None else 0)
-
-
-def _nested(settings: dict[str, Any], parent: int) -> Client:
-    """Unpickle a forwarded client: its tasks are nested in this run."""
-    client = Client(**settings)
-    client._calls.nest(parent)
-    return client
-
-
-def _again(settings: dict[str, Any]) -> Client | ForwardedClient:
-    """Unpickle a client: inside a task it belongs to the cluster of the task, elsewhere it connects anew."""
-    if (address := forwarding_to()) is not None:
-        return ForwardedClient({**settings, "address": address(settings["address"])})
-    if runtime() is None:
-        return Client(**settings)
-    client = Client(**{**settings, "address": None})
-    client._settings = settings
-    return client

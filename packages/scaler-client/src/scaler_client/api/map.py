@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
@@ -11,18 +12,19 @@ from typing import Any, Final
 from scaler_client.calls.encoding import CallWriter
 from scaler_client.core.records import CallBlock, CallGroup, Dependency
 from scaler_client.futures.futures import FailedArgumentError
-from scaler_client.futures.results import load_failure, refuse
+from scaler_client.futures.results import Failure, load_failure, refuse
 from scaler_client.objects.handles import fetched, object_bytes, pending_puts, stored_positions
 from scaler_client.objects.store import wait_until_put
 from scaler_client.payloads.pickles import load_with
 from scaler_client.payloads.signatures import CallCheck
+from scaler_client.payloads.user_exceptions import note_item
 from scaler_client.runtime.io_thread import IoThread
 from scaler_io.thread_event import ThreadEvent
 from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import StorageLostError
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.messages import MESSAGE_LIMIT, Status
+from scaler_protocol.messages import MESSAGE_LIMIT, Encoding, Status
 
 _NO_KEYWORDS: Final[dict[str, Any]] = {}
 FIRST_TASKS = 16
@@ -60,11 +62,14 @@ class MapSubmission:
         timeout_seconds: float,
         *,
         waits: bool = True,
+        return_exceptions: bool = False,
     ) -> None:
         self._io, self._writer, self._group, self._check = io, writer, group, check
         self._timeout_seconds = timeout_seconds
         self._waits = waits
         """Whether to wait for room for more tasks; otherwise SubmitLimitError is raised."""
+        self._return_exceptions = return_exceptions
+        """Whether failures are among the results; otherwise the first one ends the map."""
         self._blocks: list[CallBlock] = []
         self._changed = ThreadEvent()
 
@@ -176,11 +181,15 @@ class MapSubmission:
                 self._changed.wait()
 
     def _raise_failure(self) -> None:
-        """Raise the first failure of any block, if there is one."""
+        """Raise the first failure of any block, if there is one and failures are no results."""
         self._changed.clear()
+        if self._return_exceptions:
+            return
+        number = 0
         for block in self._blocks:
             if block.failures:
-                _raise_first(block, self._timeout_seconds)
+                _raise_first(block, self._timeout_seconds, number)
+            number += len(block.calls)
 
     def _cancel(self) -> None:
         tasks = [task for block in self._blocks if block.missing for task in block.tasks]
@@ -203,8 +212,17 @@ def _pieces(calls: Sequence[bytes]) -> Iterator[tuple[int, int]]:
 
 
 def _load(block: CallBlock, timeout_seconds: float) -> list[Any]:
-    load, results = block._group.load, block.results
+    """The results of a block that has ended; failures are among them where they have not ended the map."""
+    load, found = block._group.load, block.results
     block.results = []
+    if not block.failures:
+        return _load_values(load, found, timeout_seconds)
+    failures = {position: (status, payload) for position, status, payload in block.failures}
+    values = iter(_load_values(load, [each for at, each in enumerate(found) if at not in failures], timeout_seconds))
+    return [_failure(*failures[at], timeout_seconds)[0] if at in failures else next(values) for at in range(len(found))]
+
+
+def _load_values(load: Callable[[bytes], Any], results: list[bytes], timeout_seconds: float) -> list[Any]:
     if stored_positions(results):
         return _load_stored(load, results, timeout_seconds)
     try:
@@ -238,12 +256,30 @@ def _fetched(payload: bytes, timeout_seconds: float) -> Buffer:
             time.sleep(RETRY_SECONDS)
 
 
-def _raise_first(block: CallBlock, timeout_seconds: float) -> None:
-    _, status, payload = min(block.failures)
+def _failure(status: int, payload: bytes, timeout_seconds: float) -> Failure:
     if status == Status.CANCELLED:
-        raise CancelledError
-    error, traceback = load_failure(status, _fetched(payload, timeout_seconds))
+        return CancelledError(), None
+    return load_failure(status, _fetched(payload, timeout_seconds))
+
+
+def _raise_first(block: CallBlock, timeout_seconds: float, number: int = 0) -> None:
+    """Raise the first failure of a block, whose first call is of that item."""
+    position, status, payload = min(block.failures)
+    error, traceback = _failure(status, payload, timeout_seconds)
+    note_item(error, number + position, _row_of(block, position))
     try:
         raise error.with_traceback(traceback)
     finally:
         del error, traceback  # break the cycle through this frame
+
+
+def _row_of(block: CallBlock, position: int) -> Sequence[Any] | None:
+    """The arguments of a call, if they are within it as a pickle."""
+    call = block.calls[position]
+    if type(call) is not bytes or position in block.needs or block._group.wire.encoding != Encoding.PICKLE:
+        return None
+    try:
+        args, _ = pickle.loads(call)
+        return tuple(args)
+    except Exception:  # what a user's class does when it is loaded
+        return None

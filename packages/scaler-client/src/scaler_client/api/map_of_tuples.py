@@ -15,14 +15,28 @@ Run = Callable[[Iterable[tuple[Any, ...]]], list[Any]]
 """Runs one call for each row of arguments."""
 
 
-def is_old_form(items: Iterable[Any]) -> TypeGuard[Sequence[tuple[Any]]]:
+def run_map(
+    run: Run, run_rest: Run, check: CallCheck, iterables: Sequence[Iterable[Any]], rows: Iterator[tuple[Any, ...]]
+) -> list[Any]:
+    """The results of a `map` over these iterables, of which `rows` are drawn; to be called by `map` itself.
+
+    `run` runs the first call of the old form, and `run_rest` all others.
+    """
+    if len(iterables) > 1:
+        return run_rest(rows)
+    if not _is_old_form(iterables[0]):
+        return _run_items(run_rest, check, rows)
+    return _run_old_form(run, run_rest, check, iterables[0])
+
+
+def _is_old_form(items: Iterable[Any]) -> TypeGuard[Sequence[tuple[Any]]]:
     """Whether these are the arguments of `map` in the form of the 1.x line: a list or tuple of 1-tuples."""
     return (
         isinstance(items, list | tuple) and bool(items) and all(type(row) is tuple and len(row) == 1 for row in items)
     )
 
 
-def run_old_form(run: Run, run_rest: Run, check: CallCheck, rows: Sequence[tuple[Any]]) -> list[Any]:
+def _run_old_form(run: Run, run_rest: Run, check: CallCheck, rows: Sequence[tuple[Any]]) -> list[Any]:
     """The results of a `map` over 1-tuples, which are unpacked if the first call raises TypeError with its tuple only.
 
     Warns the caller of `map` with a FutureWarning in any case. The first item is run at most twice.
@@ -40,15 +54,15 @@ def run_old_form(run: Run, run_rest: Run, check: CallCheck, rows: Sequence[tuple
     else:
         rest = [(item,) for item in rows[1:]]
         done = "passed as they are"
-    warnings.warn(f"tuples of one are {done}: {_ADVICE}", FutureWarning, stacklevel=3)
+    warnings.warn(f"tuples of one are {done}: {_ADVICE}", FutureWarning, stacklevel=4)
     return found + run_rest(rest)
 
 
-def run_items(run: Run, check: CallCheck, items: Iterator[Any]) -> list[Any]:
+def _run_items(run: Run, check: CallCheck, rows: Iterator[tuple[Any, ...]]) -> list[Any]:
     """The results of a `map` over one iterable; a TypeError of calls with tuples recommends `starmap`."""
-    first = list(islice(items, 1))
-    rows = zip(chain(first, items), strict=False)
-    if not first or type(first[0]) is not tuple:
+    first = list(islice(rows, 1))
+    rows = chain(first, rows)
+    if not first or type(first[0][0]) is not tuple:
         return run(rows)
     _refuse_tuples(check)
     try:

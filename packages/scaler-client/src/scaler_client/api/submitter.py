@@ -87,6 +87,11 @@ class CallSubmitter:
             raise ClientQuitError
         self._io.mailbox.check()
 
+    @property
+    def waiting(self) -> AbstractContextManager[None]:
+        """Entered by a thread while it blocks on futures; see BlockingSection."""
+        return self._io.waiting
+
     def nest(self, run: int) -> None:
         """Make all calls children of a run, which hold no credit of their own."""
         self._callees.parent = run
@@ -174,14 +179,23 @@ class CallSubmitter:
         progress: bool = False,
         *,
         prefetchable: bool,
+        return_exceptions: bool = False,
     ) -> list[Any]:
-        """The results of a call for each row of arguments; raises the first failure."""
+        """The results of a call for each row of arguments; raises the first failure, or has it among them."""
         from scaler_client.api.map import MapSubmission
 
         self._io.mailbox.check()
         reserialized: set[int] | None = set() if options.reserialize else None
         group = self.group_with(callee, options)
-        submission = MapSubmission(self._io, self._writer, group, callee.check, self._patience, waits=self._waits)
+        submission = MapSubmission(
+            self._io,
+            self._writer,
+            group,
+            callee.check,
+            self._patience,
+            waits=self._waits,
+            return_exceptions=return_exceptions,
+        )
         with progress_bar(submission.progress) if progress else nullcontext():
             return submission.run(rows, reserialized, prefetchable=prefetchable)
 

@@ -6,8 +6,11 @@ They read and write the traceback and the causes as `raise` and `except` do: wit
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple
+
+from scaler_protocol.ranges import shown
 
 _TRACEBACK: Final[Any] = vars(BaseException)["__traceback__"]
 _CAUSE: Final[Any] = vars(BaseException)["__cause__"]
@@ -50,6 +53,12 @@ def add_note(error: BaseException, note: str) -> None:
     notes = attributes.get(_NOTES, ())
     if isinstance(notes, list | tuple):
         attributes[_NOTES] = [*notes, note]
+
+
+def note_item(error: BaseException, number: int, row: Sequence[object] | None) -> None:
+    """Add a note of the item of a map that has raised it, counted from 0, and its arguments if they are known."""
+    arguments = "" if row is None else f": {', '.join(map(shown, row))}"
+    add_note(error, f"raised by item {number} of the map{arguments}")
 
 
 def headline(error: BaseException) -> str:
