@@ -56,20 +56,21 @@ def read(port: int) -> dict[tuple[str, str], float]:
 def test_the_page_says_what_the_status_says() -> None:
     newest: list[tuple[MonitorStatus | None, StorageStatus | None]] = [(None, None)]
     page = MetricsPage(Address("127.0.0.1", 0), lambda: newest[-1])
-    assert read(page.port) == {}
+    assert read(page.port) == {("scaler_up", ""): 0}
     newest.append((STATUS, None))
     assert not any("storage" in name or "object" in name for name, _ in read(page.port))
     newest.append((STATUS, STORAGE))
     found = read(page.port)
     expected = {
+        ("scaler_up", ""): 1, ("scaler_scheduler_start_time_seconds", ""): STATUS.at - STATUS.uptime,
         ("scaler_tasks", "waiting"): 4, ("scaler_tasks", "held"): 1, ("scaler_tasks", "assigned"): 2,
         ("scaler_tasks_ended_total", "success"): 10, ("scaler_tasks_ended_total", "cancelled"): 6,
         ("scaler_runs_lost_total", ""): 8, ("scaler_messages_sent_total", "Run"): 9, ("scaler_clients", ""): 1,
         ("scaler_scheduler_cpu_cores", ""): 0.5, ("scaler_scheduler_resident_memory_bytes", ""): 7,
         ("scaler_agents", ""): 1, ("scaler_workers", "idle"): 1, ("scaler_workers", "running"): 1,
-        ("scaler_workers", "blocked"): 0, ("scaler_agent_worker_cpu_cores", "vm:1/vm"): 0.75,
-        ("scaler_agent_worker_resident_memory_bytes", "vm:1/vm"): 300,
-        ("scaler_agent_heartbeat_round_trip_seconds", "vm:1/vm"): 0.25,
+        ("scaler_workers", "blocked"): 0, ("scaler_agent_worker_cpu_cores", "vm"): 0.75,
+        ("scaler_agent_worker_resident_memory_bytes", "vm"): 300,
+        ("scaler_agent_heartbeat_round_trip_seconds", "vm"): 0.25,
         ("scaler_function_tasks_total", "f"): 4, ("scaler_function_tasks_total", 'g"\\n'): 2,
         ("scaler_function_mean_duration_seconds", "f"): 0.5, ("scaler_graphs", ""): 2,
         ("scaler_graphs_ended_total", ""): 7,

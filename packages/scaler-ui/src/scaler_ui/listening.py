@@ -9,6 +9,7 @@ from scaler_io.security.keyring import Credentials
 from scaler_io.transport.publishing import Subscriber
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError, ScalerError
+from scaler_protocol.monitoring import MonitorStatus, StorageStatus
 from scaler_ui.model.feed import Feed
 from scaler_ui.model.model import MonitorModel
 
@@ -28,12 +29,12 @@ class NoStatusError(ScalerError, ConnectionError):
 
 
 def advice(address: Address) -> str:
-    """The hint for an address from which no status comes."""
+    """Why no status comes from an address, as far as a subscriber can know."""
     try:
-        beside = f": {address.beside(2)}" if address.port else ""
+        beside = f" If this is its own port, the monitor is usually {address.beside(2)}"
     except AddressError:
         beside = ""
-    return f"no status here ({address}); the monitor is usually port + 2 of the scheduler's{beside}"
+    return f"no status comes from {address}: is the scheduler up?{beside}"
 
 
 class Listening:
@@ -62,6 +63,11 @@ class Listening:
     def now(self) -> float:
         """The clock of the model in seconds."""
         return self._clock()
+
+    def figures(self) -> tuple[MonitorStatus | None, StorageStatus | None]:
+        """The last status of the scheduler and of object storage; none if the scheduler has been silent for long."""
+        model = self.model
+        return (None, None) if model.is_stale(self.now) else (model.status, model.storage)
 
     @property
     def refusal(self) -> str:

@@ -76,4 +76,7 @@ def test_capacity_and_what_is_wanted_of_it(publications: Publications) -> None:
     assert [(row["waiting"], row["workers"], row["why"]) for row in demand] == [
         (3, 3, "others go first"), (2, 6, "others go first"), (1, 0, "no worker offers gpu=1"),
     ]  # fmt: skip
+    model.take(publications.status(agent_assigned=(3, 3)), 50.0)
+    busy = cluster_views.demand(model, PageRequest(order="waiting")).rows
+    assert [row["why"] for row in busy] == [*["these workers are busy"] * 2, "no worker offers gpu=1"]
     assert cluster_views.capacity(EMPTY, PageRequest()).total == cluster_views.demand(EMPTY, PageRequest()).total == 0

@@ -217,9 +217,8 @@ def test_nobody_publishes_here(clock: FakeTime) -> None:
         assert text(app, "note") == "connecting"
         clock.now += 2.1
         app.draw()
-        assert text(app, "note") == (
-            "no status here (tcp://127.0.0.1:1); the monitor is usually port + 2 of the scheduler's: tcp://127.0.0.1:3"
-        )
+        remedy = "If this is its own port, the monitor is usually tcp://127.0.0.1:3"
+        assert text(app, "note") == f"no status comes from tcp://127.0.0.1:1: is the scheduler up? {remedy}"
 
     drive(listening, steps)
     listening.close()
@@ -238,7 +237,7 @@ def test_once_prints_the_screen_or_its_fields(listening: Listening, capsys: pyte
 
 def test_once_without_a_status_is_an_error(tmp_path: Path) -> None:
     listening = Listening(Address(path=str(tmp_path / "nobody")))
-    with pytest.raises(NoStatusError, match=r"no status here \(ipc://"):
+    with pytest.raises(NoStatusError, match=r"no status comes from ipc://"):
         once(listening, TopOptions(listening.address, True, False, 0.05))
     listening.close()
 

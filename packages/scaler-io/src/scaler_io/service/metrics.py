@@ -5,7 +5,7 @@ The scheduler and the web page serve the same metrics, so this module is below b
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -18,7 +18,7 @@ from scaler_protocol.monitoring import MonitorStatus, StorageStatus
 from scaler_protocol.safe_text import escaped_message
 
 Newest = Callable[[], tuple[MonitorStatus | None, StorageStatus | None]]
-"""Returns the last status of the scheduler and of object storage."""
+"""Returns the last status of the scheduler, None if it is silent, and of object storage."""
 WORKER_STATES = ("starting", "idle", "running", "blocked", "stopping", "draining")
 
 
@@ -48,6 +48,9 @@ def families(status: MonitorStatus, storage: StorageStatus | None) -> Iterator[M
 
 def _scheduler(status: MonitorStatus) -> Iterator[Metric]:
     yield GaugeMetricFamily("scaler_status_timestamp_seconds", "When these figures were taken.", value=status.at)
+    yield GaugeMetricFamily(
+        "scaler_scheduler_start_time_seconds", "When the scheduler began.", value=status.at - status.uptime
+    )
     yield GaugeMetricFamily("scaler_scheduler_uptime_seconds", "Since the scheduler began.", value=status.uptime)
     yield GaugeMetricFamily("scaler_scheduler_cpu_cores", "CPU that the scheduler uses.", value=status.cpu)
     text = "Whether the scheduler refuses new work, since its journal cannot be written."
@@ -67,29 +70,31 @@ def _tasks(status: MonitorStatus) -> Iterator[Metric]:
 
 
 def _agents(status: MonitorStatus) -> Iterator[Metric]:
-    agents = list(zip(status.agent_names, status.agent_hosts, strict=True))
-    labels = ("agent", "host")
+    """Figures of the agents of each host: names of agents have process ids, which would make series without end."""
     positions = {number: position for position, number in enumerate(status.agents)}
-    cpus, memory = [0.0] * len(agents), [0] * len(agents)
+    cpus, memory = [0.0] * len(positions), [0] * len(positions)
     for number, cpu, rss in zip(status.worker_agents, status.worker_cpus, status.worker_rsses, strict=True):
         cpus[positions[number]] += cpu
         memory[positions[number]] += rss
     states = Counter(status.worker_states)
-    yield GaugeMetricFamily("scaler_agents", "Connected agents.", value=len(agents))
+    yield GaugeMetricFamily("scaler_agents", "Connected agents.", value=len(positions))
     counts = [states[number] for number in range(len(WORKER_STATES))]
     yield _gauge("scaler_workers", "Workers by what they do.", ("state",), WORKER_STATES, counts)
-    for name, text, values in (
-        ("workers", "Workers of an agent.", status.agent_workers),
-        ("runs", "Tasks that an agent has.", status.agent_assigned),
-        ("cpu_cores", "CPU that the agent itself uses.", status.agent_cpus),
-        ("resident_memory_bytes", "Memory that the agent itself uses.", status.agent_rsses),
-        ("worker_cpu_cores", "CPU that its workers use.", cpus),
-        ("worker_resident_memory_bytes", "Memory that its workers use.", memory),
-        ("host_free_memory_bytes", "Free memory of its host.", status.agent_free),
-        ("heartbeat_round_trip_seconds", "Round trip of the last heartbeat.", status.agent_round_trips),
-        ("status_age_seconds", "Since the last AgentStatus.", status.agent_status_ages),
+    for name, text, combine, values in (
+        ("workers", "Workers of the agents of a host.", sum, status.agent_workers),
+        ("runs", "Tasks that they have.", sum, status.agent_assigned),
+        ("cpu_cores", "CPU that they themselves use.", sum, status.agent_cpus),
+        ("resident_memory_bytes", "Memory that they themselves use.", sum, status.agent_rsses),
+        ("worker_cpu_cores", "CPU that their workers use.", sum, cpus),
+        ("worker_resident_memory_bytes", "Memory that their workers use.", sum, memory),
+        ("host_free_memory_bytes", "Free memory of the host.", min, status.agent_free),
+        ("heartbeat_round_trip_seconds", "Longest round trip of the last heartbeats.", max, status.agent_round_trips),
+        ("status_age_seconds", "Longest time since an AgentStatus.", max, status.agent_status_ages),
     ):
-        yield _gauge(f"scaler_agent_{name}", text, labels, agents, values)
+        by_host: dict[str, list[float]] = defaultdict(list)
+        for host, value in zip(status.agent_hosts, values, strict=True):
+            by_host[host].append(value)
+        yield _gauge(f"scaler_agent_{name}", text, ("host",), by_host, map(combine, by_host.values()))
 
 
 def _managers(status: MonitorStatus) -> Iterator[Metric]:
@@ -184,7 +189,7 @@ def _fill(
 
 
 class StatusCollector(Collector):
-    """Gives a registry the metrics of the last status, if there is one."""
+    """Gives a registry the metrics of the last status; without one only that there is none."""
 
     def __init__(self, newest: Newest) -> None:
         self._newest = newest
@@ -192,7 +197,9 @@ class StatusCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """The metrics of the last status."""
         status, storage = self._newest()
-        return families(status, storage) if status is not None else ()
+        yield GaugeMetricFamily("scaler_up", "Whether the scheduler answers.", value=status is not None)
+        if status is not None:
+            yield from families(status, storage)
 
 
 class MetricsPage:

@@ -178,15 +178,19 @@ def demand(model: MonitorModel, request: PageRequest) -> TablePage:
     rows: list[Row] = []
     reasons = WaitReasons(status)
     for group, count in waiting.items():
-        able = sum(
-            workers
-            for capabilities, runtime, workers in zip(
-                status.agent_capabilities, status.agent_runtimes, status.agent_workers, strict=True
-            )
-            if not lacks(group.needs, group.runtime, capabilities, runtime)
-        )
+        able = idle = 0
+        for capabilities, runtime, workers, assigned in zip(
+            status.agent_capabilities, status.agent_runtimes, status.agent_workers, status.agent_assigned, strict=True
+        ):
+            if not lacks(group.needs, group.runtime, capabilities, runtime):
+                able, idle = able + workers, idle + max(0, workers - assigned)
         lack = reasons.lacking(group.needs, group.runtime)
-        why = f"no worker offers {', '.join(lack)}" if lack else "others go first" if able else "no worker is connected"
+        if lack:
+            why = f"no worker offers {', '.join(lack)}"
+        elif not able:
+            why = "no worker is connected"
+        else:
+            why = "others go first" if idle else "these workers are busy"
         needs = ", ".join(filter(None, (group.needs, group.runtime))) or "nothing special"
         row = {"needs": needs, "priority": group.priority, "waiting": count, "workers": able, "why": why}
         rows.append({"demand": f"{needs} {group.priority}", **row})

@@ -189,7 +189,9 @@ class TopApp(App[None]):
         self._write("header", header)
         self._write_body(rows, lines, text_view.side(shown))
         if self._panel is not None:
-            self._write("details", "\n".join(self._panel(shown)))
+            lines = self._panel(shown)
+            most = max(6, height // 3)
+            self._write("details", "\n".join([*lines[:most], *(["…"] if len(lines) > most else [])]))
 
     def _about_worker(self, shown: dict[str, Any]) -> list[str]:
         rows = self.view.rows(shown)

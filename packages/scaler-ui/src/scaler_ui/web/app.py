@@ -175,7 +175,7 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
 
     logging.getLogger("uvicorn.error").addFilter(_is_a_fault)
     registry = CollectorRegistry()
-    registry.register(StatusCollector(lambda: (listening.model.status, listening.model.storage)))
+    registry.register(StatusCollector(listening.figures))
 
     @app.get("/metrics")
     def metrics() -> Response:
