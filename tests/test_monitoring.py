@@ -177,6 +177,17 @@ def test_top_once_as_json(monitor: Address, watched: LocalCluster, user: Client)
     assert "task_manager" in printed("scaler_top", monitor, "--once")
 
 
+def test_status_names_what_is_wrong_first(watched: LocalCluster, user: Client) -> None:
+    lonely = user.submit_verbose(math.sqrt, (4,), {}, capabilities={"tpu": 1})
+    done = subprocess.run(
+        [PROGRAMS / "scaler", "status", watched.address], capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    lonely.cancel()
+    progress, first, *_ = done.stdout.splitlines()
+    assert progress.endswith(" workers busy, 1 waiting.") and done.returncode == 0, done
+    assert first == "1 task needs `tpu=1`, which nobody offers."
+
+
 def test_why_a_task_waits_runs_and_ended(monitor: Address, user: Client, gate: Gate) -> None:
     lonely = user.submit_verbose(math.sqrt, (4,), {}, capabilities={"gpu": 1})
     assert printed("scaler_why", monitor, f"{lonely.task_id:x}") == "it waits: no worker offers gpu=1\n"
