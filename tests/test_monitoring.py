@@ -411,6 +411,26 @@ def test_a_signal_ends_top_and_leaves_the_terminal_as_it_was(terminal: Screen, n
     assert terminal.wait() == 0 and terminal.is_restored()
 
 
+def test_a_signal_ends_top_although_its_terminal_takes_no_output(monitor: Address) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([PROGRAMS / "scaler_top", str(monitor)], stdin=theirs, stdout=theirs, stderr=theirs) as top:
+        os.close(theirs)
+        deadline = time.monotonic() + SECONDS
+        before = -1
+        while (unread := unread_bytes(ours)) < 1000 or unread > before:  # until it is full
+            assert time.monotonic() < deadline
+            before = unread
+            time.sleep(1.5)  # it writes once a second
+        top.terminate()
+        assert top.wait(SECONDS) == -signal.SIGALRM
+    os.close(ours)
+
+
+def unread_bytes(descriptor: int) -> int:
+    """What waits to be read."""
+    return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
 def test_top_at_the_scheduler_says_where_the_monitor_is(watched: LocalCluster, monitor: Address) -> None:
     screen = Screen(Address.parse(watched.address))
     screen.read_until(rf"monitor is usually {monitor}")

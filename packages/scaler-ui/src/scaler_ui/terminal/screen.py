@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from textwrap import wrap
+from types import FrameType
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -25,6 +26,8 @@ from scaler_ui.terminal.why import task_id
 
 LOOK_SECONDS = 0.1
 DRAW_SECONDS = 0.5
+END_SECONDS = 3
+"""How long the screen may take to end after a signal."""
 
 
 class WorkerArea(Static):
@@ -229,13 +232,26 @@ class TopApp(App[None]):
         self.query_one(f"#{name}", Static).update(Text(text, no_wrap=True))
 
 
+def _with_alarm(handler: Any) -> Callable[[int, FrameType | None], object]:
+    """A terminal that takes no more output holds up the loop: then the process ends some seconds after a signal."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if sys.platform != "win32":
+            signal.alarm(END_SECONDS)
+        handler(number, frame)
+
+    return handle
+
+
 async def show(listening: Listening) -> None:
     """Show the screen until the reader, or a signal, ends it; the terminal is then as before."""
     app = TopApp(listening)
     if sys.platform == "linux":
-        from scaler_io.service.process import terminate_on_signals
+        from scaler_io.service.process import STOP_SIGNALS, terminate_on_signals
 
         terminate_on_signals(asyncio.get_running_loop(), app.exit)
+        for number in STOP_SIGNALS:
+            signal.signal(number, _with_alarm(signal.getsignal(number)))
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             signal.signal(signal.SIGHUP, signal.SIG_DFL)  # textual waits for ever to write to a terminal that is gone
     await app.run_async()
