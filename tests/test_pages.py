@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import signal
 import socket
 import subprocess
 import urllib.error
@@ -18,11 +20,22 @@ from scaler import Client
 from scaler_protocol.addresses import Address
 from scaler_protocol.units import size
 from scaler_ui.listening import Listening
-from support.browsers import NAMELESS, PAGES, UNREADABLE, opened, read, served, shown, wait_connected, wait_shown
+from support.browsers import (
+    NAMELESS,
+    PAGES,
+    UNREADABLE,
+    opened,
+    process_of,
+    read,
+    served,
+    shown,
+    wait_connected,
+    wait_shown,
+)
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
 from support.own_keys import MONITOR, own
-from support.processes import PROGRAMS, Terminal
+from support.processes import PROGRAMS, Terminal, descendants
 from support.tasks import explode
 from support.waiting import wait_until
 
@@ -114,7 +127,7 @@ def test_every_page_shows_what_the_scheduler_says(
         line = page.get_by_test_id("tasks").get_by_role("row").filter(has_text=f"{future.task_id:x}").inner_text()
         assert state in line and "support.gates:wait_at" in line
     page.get_by_text(f"{waiting[-1].task_id:x}").click()
-    wait_shown(page, "why", "it waits behind 3 tasks of priority 0; 2 workers have 2 tasks")
+    wait_shown(page, "why", "it waits behind 2 tasks of priority 0; 2 workers have 2 tasks")
     assert "--token" in shown(page, "read-only")
     page.keyboard.press("Escape")
     ids = sorted(f"{future.task_id:x}" for future in [*running, *waiting])
@@ -126,6 +139,7 @@ def test_every_page_shows_what_the_scheduler_says(
     wait_shown(page, "tasks", "ValueError: no")
     page.get_by_text(f"{failed.task_id:x}").click()
     wait_shown(page, "reasons", "it has ended: raised, after")
+    assert page.get_by_role("dialog", name=f"task {failed.task_id:x}").count() == 1
     assert shown(page, "fault").startswith("Traceback") and "in explode" in shown(page, "fault")
 
     found = metrics_of(site)
@@ -185,7 +199,7 @@ def test_the_timeline_is_hovered_over_and_zoomed(page: Page, site: str, client: 
     future = client.submit(wait_at, gate.port, 1)
     arrival = gate.arrive()
     page.goto(f"{site}/stream")
-    running = page.locator("svg path[fill^='hsl'][fill-opacity]").first
+    running = page.locator("svg path[fill='#4e79a7'][fill-opacity]").first
     running.wait_for(state="attached")
     assert page.evaluate(SPAN) > 30
     running.hover(force=True)
@@ -196,7 +210,7 @@ def test_the_timeline_is_hovered_over_and_zoomed(page: Page, site: str, client: 
     page.wait_for_function(f"() => ({SPAN})() < 25")
     arrival.let_go()
     assert future.result() == 1
-    page.wait_for_selector("svg path[fill^='hsl'][fill-opacity]", state="detached")  # a later picture
+    page.wait_for_selector("svg path[fill='#4e79a7'][fill-opacity]", state="detached")  # a later picture
     assert page.evaluate(SPAN) < 25
 
 
@@ -264,6 +278,7 @@ def test_every_page_is_built_by_the_server(site: str, cluster: LocalCluster, pat
     assert f"<title>{title} - Scaler</title>" in built
     assert {"note", *parts.split()} <= set(re.findall(r"data-testid[^a-z]+([a-z-]+)", built))
     assert cluster.address in built  # which the note says unless what is shown is old
+    assert '<html lang="en-US">' in built and "role=main" not in built
 
 
 def test_the_pages_of_tasks_and_functions_are_built_with_what_the_scheduler_says(site: str, client: Client) -> None:
@@ -271,6 +286,66 @@ def test_the_pages_of_tasks_and_functions_are_built_with_what_the_scheduler_says
     assert future.result() == 1.5
     wait_until(lambda: f"{future.task_id:x}" in read(f"{site}/tasks"), "the page shows the task")
     assert "math:sqrt" in read(f"{site}/functions")
+
+
+def test_an_unknown_address_is_a_page_of_ours(site: str) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="404") as refused:
+        urllib.request.urlopen(f"{site}/nowhere", timeout=SECONDS)
+    assert "<title>Unknown page - Scaler</title>" in refused.value.read().decode()
+    assert "linearGradient" in read(f"{site}/favicon.ico")
+
+
+def test_a_page_says_that_its_server_has_ended(monitor: Address) -> None:
+    with served(monitor) as own_site, opened(own_site, faultless=False) as page:
+        page.goto(f"{own_site}/")
+        wait_connected(page)
+        process = process_of(own_site)
+        os.kill(process, signal.SIGINT)
+        page.wait_for_function(f"({NOTE_AFTER})().includes('scaler_ui does not answer')")
+        wait_until(lambda: process not in descendants(os.getpid()), "the server has ended")
+
+
+NOTE_AFTER = "() => getComputedStyle(document.querySelector('.note'), '::after').content"
+
+
+def test_the_choice_of_colours_is_kept(page: Page, site: str) -> None:
+    page.emulate_media(color_scheme="dark")
+    page.goto(f"{site}/")
+    page.wait_for_selector("body.body--dark")
+    page.get_by_label("light or dark").click()
+    page.wait_for_selector("body.body--light")
+    page.goto(f"{site}/workers")
+    page.wait_for_selector("body.body--light [data-testid='workers']")
+
+
+def test_the_focus_stays_in_a_table_whose_rows_move_or_leave(page: Page, site: str, client: Client) -> None:
+    tasks = [client.submit(math.sqrt, number) for number in range(10)]
+    assert tasks[-1].result() == 3
+    page.goto(f"{site}/tasks")
+    page.get_by_test_id("tasks-filter").fill(f"{client.submit(math.sqrt, 4).task_id >> 32:x}")
+    wait_shown(page, "tasks", "1-11 of 11")
+    page.get_by_test_id("tasks").locator("tbody tr").nth(2).focus()
+    name = page.evaluate("document.activeElement.cells[0].innerText")
+    page.evaluate("document.querySelector('th.sorted').click()")
+    page.wait_for_function(
+        "name => document.activeElement.sectionRowIndex === 8 && document.activeElement.cells[0].innerText === name",
+        arg=name,
+    )
+    page.evaluate("document.querySelector('th.sorted').click()")
+    page.wait_for_function("document.activeElement.sectionRowIndex === 2")
+    client.map(math.sqrt, range(60))
+    page.wait_for_function("name => document.activeElement.cells?.[0].innerText > name", arg=name)
+    assert page.evaluate("document.activeElement.sectionRowIndex") == 2
+
+
+def test_column_heads_stay_while_a_table_scrolls(page: Page, site: str, client: Client) -> None:
+    client.map(math.sqrt, range(60))
+    page.goto(f"{site}/tasks")
+    page.wait_for_selector("[data-testid='tasks'] tbody tr:nth-child(50)")
+    page.locator("[data-testid='tasks'] tbody tr").nth(49).scroll_into_view_if_needed()
+    assert page.evaluate("document.querySelector('.q-table__middle').scrollTop") > 0
+    assert page.get_by_role("columnheader", name="task", exact=True).bounding_box()["y"] > 0  # type: ignore[index]
+    assert page.locator("[data-testid='tasks'] tbody tr").first.bounding_box()["y"] < 0  # type: ignore[index]
 
 
 def test_other_names_and_origins_are_refused(site: str) -> None:
@@ -303,6 +378,7 @@ def test_every_page_can_be_read_and_used_without_a_mouse(page: Page, site: str, 
         page.wait_for_selector("body.body--light [data-testid='note']:not(:empty)")
         assert page.evaluate(UNREADABLE) == [], f"{path}, light"
         assert page.evaluate(NAMELESS) == [], path
+        assert page.locator("main, [role=main]").count() == 1
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} is cut off"
         wait_connected(page)
         page.get_by_label("light or dark").click()

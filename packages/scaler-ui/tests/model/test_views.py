@@ -11,6 +11,7 @@ from scaler_protocol.monitoring import TaskEvents, TaskStep
 from scaler_protocol.profiles import NO_PROFILE
 from scaler_ui.model import views
 from scaler_ui.model.model import MonitorModel
+from scaler_ui.model.tables import worker_sentence
 from scaler_ui.model.views import PageRequest
 
 if TYPE_CHECKING:
@@ -58,6 +59,17 @@ def test_workers_in_pages(model: MonitorModel) -> None:
     assert views.workers(model, PageRequest(text="ram=4"), 50.0).rows[0]["silence"] == "12 s (stale)"
 
 
+def test_a_worker_is_asked_what_it_does_now(publications: Publications) -> None:
+    model = publications.model_of(
+        publications.status(1),
+        publications.groups((9, "math:sqrt", 7, 0, "", "")),
+        publications.batch(TaskStep.WAITING, 9, 31),
+        publications.batch(TaskStep.ASSIGNED, 1, 31, first_run=501),
+    )
+    said = [worker_sentence(model, agent, pid) for agent, pid in ((1, 100), (2, 101), (2, 100))]
+    assert said == ["It is running: task 1f math:sqrt", "It is idle.", "It has ended."]
+
+
 def test_clients_functions_and_events(model: MonitorModel) -> None:
     assert [row["name"] for row in views.clients(model, PageRequest(order="tasks")).rows] == ["Client|a", "(in a task)"]
     (function,) = views.functions(model, PageRequest(order="calls")).rows
@@ -85,9 +97,24 @@ def test_the_overview(model: MonitorModel) -> None:
     assert views.figures(MonitorModel(tasks=10)) == {} and views.stream(MonitorModel(tasks=10), 60).bars == []
 
 
+def test_lines_share_their_times_and_are_interrupted_where_nothing_was_heard(publications: Publications) -> None:
+    times = [*range(0, 601), *range(700, 1300)]
+    model = publications.model_of(*(publications.status(1, at=float(at), succeeded=3 * at) for at in times))
+    lines = views.lines(model)
+    assert {tuple(at for at, _ in line) for line in lines.values()} == {tuple(at for at, _ in lines["cpu"])}
+    model = publications.model_of(*(publications.status(1, at=float(at), succeeded=3 * at) for at in times[300:900]))
+    rates = [rate for _, rate in views.lines(model)["tasks/s"]]
+    assert rates.count(None) == 1 and set(rates) == {None, 3.0} and len(rates) < 2 * views.POINTS
+
+
 def test_the_timeline_shows_the_window(model: MonitorModel) -> None:
     stream = views.stream(model, 60)
-    assert stream.workers == ["vm:1/77 (gone)"] and len(stream.bars) == 31 and stream.window == (942.0, 1002.0)
+    assert (
+        stream.workers == ["vm:1/77 (gone)"]
+        and stream.functions == ["math:sqrt"]
+        and len(stream.bars) == 31
+        and stream.window == (942.0, 1002.0)
+    )
     assert [1_000_998, 1_001_000, "math:sqrt", "raised", "1f"] in [bar[1:] for bar in stream.bars]
     assert views.stream(model, 0.5).bars == []
 

@@ -11,7 +11,6 @@ from scaler_protocol.monitoring import MonitorStatus
 from scaler_protocol.units import duration, size
 from scaler_protocol.waiting import WaitReasons, lacks
 from scaler_ui.model.model import GroupInfo, MonitorModel
-from scaler_ui.model.text_view import clock
 from scaler_ui.model.views import PageRequest, Row, TablePage, page_of
 
 
@@ -43,7 +42,7 @@ def graphs(model: MonitorModel, request: PageRequest) -> TablePage:
     ]  # fmt: skip
     page = page_of(rows, request, ("graph", "client", "state"))
     for row in page.rows:
-        row.update(begun=clock(row["begun"]), took=duration(max(0.0, row["took"])), progress=f"{row['progress']:.0%}")
+        row.update(took=duration(max(0.0, row["took"])), progress=f"{row['progress']:.0%}")
     return page
 
 

@@ -162,3 +162,16 @@ def _function_counts(status: MonitorStatus) -> dict[str, int]:
 def task_of_run(model: MonitorModel, run: int) -> int | None:
     """The row of the task of this run, if the task has not ended."""
     return model.tasks.find_run(run) if run else None
+
+
+def worker_sentence(model: MonitorModel, agent: int, pid: int) -> str:
+    """What a worker does now."""
+    status = model.status
+    if status is not None:
+        columns = status.worker_agents, status.worker_pids, status.worker_states, status.worker_runs
+        for number, process, state, run in zip(*columns, strict=True):
+            if (number, process) == (agent, pid):
+                row = task_of_run(model, run)
+                task = f": task {model.tasks.row(row).id:x} {model.tasks.function_name(row)}" if row is not None else ""
+                return f"It is {STATE_WORDS.get(state, str(state))}{task or '.'}"
+    return "It has ended."

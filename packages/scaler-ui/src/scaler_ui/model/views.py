@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
@@ -13,10 +14,9 @@ from scaler_protocol.monitoring import MonitorStatus
 from scaler_protocol.plurals import counted
 from scaler_protocol.tracebacks import headline
 from scaler_protocol.units import duration, size
-from scaler_ui.model.model import MonitorModel, mean_latency, running
+from scaler_ui.model.model import Moment, MonitorModel, mean_latency, running
 from scaler_ui.model.tables import worker_rows
 from scaler_ui.model.task_table import ENDINGS, STATES, TaskRow
-from scaler_ui.model.text_view import clock
 
 Row = dict[str, Any]
 BARS = 500
@@ -28,6 +28,8 @@ TEXT_LIMIT = 300
 """Characters of an event."""
 POINTS = 120
 """The maximum of points in a line."""
+GAP_SECONDS = 10.0
+"""Seconds without a sample after which a line is interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,8 @@ def _task(row: TaskRow, agents: Mapping[int, str], fault: str) -> Row:
         "agent": agents.get(row.agent, ""),
         "pid": row.pid or "",
         "attempt": row.attempt or "",
-        "since": clock(row.since),
-        "ended": clock(row.ended),
+        "since": row.since,
+        "ended": row.ended,
         "duration": duration(row.duration) if row.pid else "",
         "cpu": duration(row.cpu) if row.pid else "",
         "memory": size(row.memory) if row.memory else "",
@@ -176,10 +178,7 @@ def events(model: MonitorModel, request: PageRequest) -> TablePage:
         }
         for number, event in enumerate(model.events)
     ]
-    page = page_of(rows, request, ("text", "task", "level"))
-    for row in page.rows:
-        row["time"] = clock(row["time"])
-    return page
+    return page_of(rows, request, ("text", "task", "level"))
 
 
 FIGURES = (
@@ -215,22 +214,33 @@ def figures(model: MonitorModel) -> dict[str, str]:
     }
 
 
-Points = dict[str, list[list[float]]]
-"""Points over time, as [milliseconds since 1970, value], by name."""
+Points = dict[str, list[list[float | None]]]
+"""Points over time, as [milliseconds since 1970, value], by name; without a value a line is interrupted."""
+
+
+def _samples(history: Sequence[Moment]) -> list[Moment]:
+    """The last moment of each of POINTS equal spans of time."""
+    if not history:
+        return []
+    step = max(1.0, (history[-1].at - history[0].at) / POINTS)
+    return list({(history[-1].at - moment.at) // step: moment for moment in history}.values())
 
 
 def lines(model: MonitorModel) -> Points:
-    """At most POINTS points of each line."""
-    history = list(model.history)
-    step = max(1, len(history) // POINTS)
-    moments = history[::-1][::step][::-1]
+    """About POINTS points of each line; all lines have points at the same times."""
+    moments = _samples(model.history)
     found: Points = {"tasks/s": [], "latency": [], "waiting": [], "queued": [], "running": [], "cpu": [], "memory": []}
+    longest_step = max(GAP_SECONDS, 2 * (moments[-1].at - moments[0].at) / POINTS) if moments else 0.0
     for before, moment in pairwise(moments):
         at = round(moment.at * 1000)
         seconds = moment.at - before.at
+        if seconds > longest_step:
+            for line in found.values():
+                line.append([at - 1, None])
+            continue
         found["tasks/s"].append([at, round((moment.ended - before.ended) / seconds, 1) if seconds > 0 else 0.0])
-        if (latency := mean_latency(before, moment)) is not None:
-            found["latency"].append([at, round(1000 * latency, 2)])
+        latency = mean_latency(before, moment)
+        found["latency"].append([at, None if latency is None else round(1000 * latency, 2)])
         found["waiting"].append([at, moment.waiting])
         found["queued"].append([at, moment.queued])
         found["running"].append([at, moment.running])
@@ -250,6 +260,14 @@ class TaskStream:
     workers: list[str]
     bars: list[Bar]
     window: tuple[float, float]
+
+    @property
+    def functions(self) -> list[str]:
+        """The functions of the bars, those with most time first."""
+        seconds: Counter[str] = Counter()
+        for _, begin, end, name, *_ in self.bars:
+            seconds[name] += end - begin
+        return [name for name, _ in seconds.most_common()]
 
     @property
     def summary(self) -> str:

@@ -163,10 +163,11 @@ def _page_address(options: WebOptions, token: str | None) -> str:
 
 def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
     """Serve the pages. NiceGUI is imported here, because that takes seconds."""
-    from nicegui import app, ui
+    from nicegui import app
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-    from starlette.responses import Response
+    from starlette.requests import Request
+    from starlette.responses import HTMLResponse, Response
 
     from scaler_io.service.metrics import StatusCollector
     from scaler_ui.web.access import AccessGuard
@@ -180,6 +181,10 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
     @app.get("/metrics")
     def metrics() -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    @app.exception_handler(404)
+    def unknown(request: Request, error: Exception) -> Response:
+        return HTMLResponse(Path(__file__).with_name("unknown.html").read_text("utf-8"), 404)
 
     names = (options.host, socket.gethostname(), socket.getfqdn(), *options.name)
     app.add_middleware(AccessGuard, token=token, names=names, user_header=options.user_header, proxies=options.proxy)
@@ -198,10 +203,20 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
         from scaler_io.service.process import end_if_told
 
         end_if_told()
+    _run_server(options)
+
+
+def _run_server(options: WebOptions) -> None:
+    """Answer requests until a signal."""
+    from nicegui import ui
+
     ui.run(
         host=options.host,
         port=options.port,
         title="Scaler",
+        language="en-US",
+        favicon=Path(__file__).with_name("favicon.svg"),
+        dark=None,
         reload=False,
         show=False,
         show_welcome_message=False,

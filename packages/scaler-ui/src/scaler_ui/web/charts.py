@@ -6,12 +6,20 @@ from typing import Any
 
 from nicegui import ui
 
+from scaler_ui.model.colours import FunctionColours
 from scaler_ui.model.views import Points, TaskStream
 
 _LABEL = {"hideOverlap": True}
 _FAINT = {"lineStyle": {"color": "#8884"}}
 _TIP = {"backgroundColor": "#101a2b", "borderWidth": 0, "textStyle": {"color": "#e5eaf0", "fontSize": 12}}
-_COLOURS = ["#3b82f6", "#d97706"]
+_COLOURS = ["#3b82f6", "#d97706", "#10b981"]
+PALETTE = (
+    "#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#9c755f", "#edc948", "#6b5fc7", "#86bcb6", "#d4a6c8",
+    "#8cd17d", "#1f6f8b",
+)  # fmt: skip
+"""Colours of functions: none is like the red of failures or the grey of cancelled tasks."""
+OTHERS = "#b9c0c9"
+"""The colour of further functions."""
 
 
 class LinesOverTime:
@@ -24,7 +32,10 @@ class LinesOverTime:
             "tooltip": {"trigger": "axis", ":valueFormatter": write, **_TIP},
             "legend": {"show": len(names) > 1, "right": 0, "top": 0, "icon": "roundRect", "itemWidth": 12},
             "grid": {"left": 4, "right": 12, "top": 28, "bottom": 4, "containLabel": True},
-            "xAxis": {"type": "time", "axisLabel": {**_LABEL, "formatter": "{HH}:{mm}:{ss}"}, "splitNumber": 4},
+            "xAxis": {
+                "type": "time", "axisLabel": {**_LABEL, "formatter": "{HH}:{mm}:{ss}"}, "splitNumber": 4,
+                "min": "dataMin", "max": "dataMax",
+            },
             "yAxis": {
                 "type": "value", "min": 0, "splitNumber": 4, "splitLine": _FAINT,
                 "axisLabel": {**_LABEL, ":formatter": write},
@@ -40,7 +51,7 @@ class LinesOverTime:
         }  # fmt: skip
         with ui.card().classes("panel chart"):
             ui.label(title).classes("chart-title").props("role=heading aria-level=2")
-            self._chart = ui.echart(self._options, renderer="svg")
+            self._chart = ui.echart(self._options, renderer="svg").props(f'role=img aria-label="{title}"')
 
     def show(self, points: Points) -> None:
         """Draw these points if they have changed."""
@@ -54,20 +65,19 @@ class LinesOverTime:
 
 _BAR = """(params, api) => {
   const row = api.value(0), begin = api.coord([api.value(1), row]), end = api.coord([api.value(2), row]);
-  const height = api.size([0, 1])[1] * 0.7, state = api.value(4), name = api.value(3);
-  let hue = 0;
-  for (const letter of String(name)) hue = (hue * 31 + letter.charCodeAt(0)) % 360;
+  const height = api.size([0, 1])[1] * 0.7, state = api.value(4), colour = api.value(6);
   const left = Math.max(begin[0], params.coordSys.x);
   const right = Math.min(Math.max(end[0], begin[0] + 2), params.coordSys.x + params.coordSys.width);
   const shape = right > left && {x: left, y: begin[1] - height / 2, width: right - left, height: height};
   const bad = state === 'raised' || state === 'failed', gone = state === 'cancelled';
-  return shape ? {type: 'rect', shape: shape, style: {fill: gone ? '#999' : `hsl(${hue}, 55%, 55%)`,
+  return shape ? {type: 'rect', shape: shape, style: {fill: gone ? '#999' : colour,
     opacity: state === 'running' ? 0.55 : 1, stroke: bad ? '#d00' : 'none', lineWidth: bad ? 2 : 0}} : null;
 }"""
 _HINT = """(params) => { const v = params.value;
   const escape = (text) => String(text).replace(/[&<>]/g, (c) => `&#${c.charCodeAt(0)};`);
   const ms = v[2] - v[1], took = ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(1)} s`;
-  return `<b>${escape(v[3])}</b><br>${escape(v[4])}, ${took}<br>task ${escape(v[5])}`; }"""
+  return `<b>${escape(v[3])}</b><br>${escape(v[4])}, ${took}<br>since ${new Date(v[1]).toLocaleString('sv-SE')}<br>`
+    + `task ${escape(v[5])}`; }"""
 
 
 class Timeline:
@@ -75,6 +85,10 @@ class Timeline:
 
     def __init__(self, stream: TaskStream) -> None:
         self._shown = stream
+        self._colours = FunctionColours(PALETTE, OTHERS)
+        self._legend = (
+            ui.row().classes("legend").props('role=list aria-label="colours of functions" data-testid=legend')
+        )
         options: dict[str, Any] = {
             "tooltip": {":formatter": _HINT, **_TIP},
             "grid": {"left": 4, "right": 12, "top": 12, "bottom": 56, "containLabel": True},
@@ -90,26 +104,36 @@ class Timeline:
             "animation": False,
             "series": [{"type": "custom", ":renderItem": _BAR, "encode": {"x": [1, 2], "y": 0}}],
         }  # fmt: skip
-        _fill(options, stream)
+        self._fill(options, stream)
         self._chart = ui.echart(options, renderer="svg").style(_height(stream))
+        self._chart.props('role=img aria-label="Tasks of each worker over time"')
 
     def show(self, stream: TaskStream) -> None:
         """Draw these bars if they have changed."""
         if stream == self._shown:
             return
         self._shown = stream
-        _fill(self._chart.options, stream)
+        self._fill(self._chart.options, stream)
         self._chart.style(_height(stream))
         self._chart.update()
+
+    def _fill(self, options: dict[str, Any], stream: TaskStream) -> None:
+        begin, end = stream.window
+        options["xAxis"].update(min=round(1000 * begin), max=round(1000 * end))
+        options["yAxis"]["data"] = stream.workers
+        before = self._colours.shown
+        colours = self._colours.of(stream.functions)
+        options["series"][0]["data"] = [[*bar, colours[bar[3]]] for bar in stream.bars]
+        if before != colours:
+            self._write_legend(colours)
+
+    def _write_legend(self, colours: dict[str, str]) -> None:
+        self._legend.clear()
+        with self._legend:
+            for name, colour in colours.items():
+                ui.label(name).classes("clipped").style(f"--colour: {colour}").props("role=listitem")
 
 
 def _height(stream: TaskStream) -> str:
     """The height for all lines, up to the height of the window."""
     return f"height: clamp(200px, {90 + 34 * len(stream.workers)}px, max(320px, 100vh - 240px))"
-
-
-def _fill(options: dict[str, Any], stream: TaskStream) -> None:
-    begin, end = stream.window
-    options["xAxis"].update(min=round(1000 * begin), max=round(1000 * end))
-    options["yAxis"]["data"] = stream.workers
-    options["series"][0]["data"] = stream.bars

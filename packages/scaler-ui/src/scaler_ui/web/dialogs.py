@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from nicegui import ui
 
 from scaler_protocol.errors import AddressError
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.reasons import why
-from scaler_ui.model.tables import task_of_run
+from scaler_ui.model.tables import worker_sentence
 from scaler_ui.model.views import Row
 from scaler_ui.web.access import READER
 from scaler_ui.web.operator_actions import OperatorActions
@@ -29,8 +30,7 @@ class Dialogs:
     def task(self, row: Row) -> None:
         """Open the dialog of a task."""
         task = int(row["id"], 16)
-        with ui.dialog() as dialog, ui.card().classes("dialog").props('data-testid="why"'):
-            subheading(f"task {row['id']} {row['function']}")
+        with self._dialog(f"task {row['id']} {row['function']}", "why") as dialog:
             told = ui.label().classes("told").props('data-testid="reasons"')
             fault = ui.label().classes("fault code").props('data-testid="fault"')
 
@@ -50,19 +50,27 @@ class Dialogs:
 
     def worker(self, row: Row) -> None:
         """Open the dialog of a worker."""
-        with ui.dialog() as dialog, ui.card().classes("dialog").props('data-testid="worker"'):
-            subheading(f"{row['worker']} of {row['agent']}")
-            at = task_of_run(self._model, int(row["run"], 16))
-            if at is None:
-                ui.label(f"It is {row['state']}.")
-            else:
-                task = self._model.tasks.row(at)
-                ui.label(f"It is {row['state']}: task {task.id:x} {task.function}")
+        number, pid = row["number"], row["pid"]
+        with self._dialog(f"{row['worker']} of {row['agent']}", "worker") as dialog:
+            does = ui.label().classes("told")
+
+            def tell() -> None:
+                does.text = worker_sentence(self._model, number, pid)
+
+            tell()
+            ui.timer(REFRESH_SECONDS, tell)
             ui.label(f"It offers {row['capabilities'] or 'no capabilities'}.")
             ui.label("A drained worker finishes its task, returns its queued tasks and is not replaced.")
-            number, pid = row["number"], row["pid"]
             self._act("Drain this worker", "drain", lambda actions, reader: actions.drain(number, pid, reader), dialog)
         self._open(dialog)
+
+    @contextmanager
+    def _dialog(self, title: str, name: str) -> Iterator[ui.dialog]:
+        """A dialog with this title; what is made inside the context is its content."""
+        with ui.dialog() as dialog, ui.card().classes("dialog").props(f'data-testid="{name}"'):
+            dialog.props["aria-label"] = title  # a prop in a text may have no quotes in it
+            subheading(title)
+            yield dialog
 
     def _open(self, dialog: ui.dialog) -> None:
         dialog.on("hide", dialog.delete)

@@ -14,6 +14,7 @@ from nicegui import ui
 
 from scaler_ui.listening import Listening
 from scaler_ui.model import cluster_views, views
+from scaler_ui.model.findings import Finding, findings
 from scaler_ui.web.charts import LinesOverTime, Timeline
 from scaler_ui.web.dialogs import Dialogs
 from scaler_ui.web.operator_actions import OperatorActions
@@ -134,24 +135,23 @@ class Pages:
 
     def _add(self, path: str) -> None:
         @ui.page(path, title=self._title(path))
-        def page(dark: str = "") -> None:
-            self._frame(path, dark)
-            ui.sub_pages({place: fill for place, (_, fill) in self._places.items()}).classes("page").props("role=main")
+        def page() -> None:
+            self._frame(path)
+            ui.sub_pages({place: fill for place, (_, fill) in self._places.items()}).classes("page")
 
     def _title(self, path: str) -> str:
         name, _ = self._places.get(path, ("Nothing", None))
         return f"{name} - Scaler"
 
-    def _frame(self, path: str, dark: str) -> None:
+    def _frame(self, path: str) -> None:
         """The frame of every page: navigation, and whether the content is current."""
-        mode = ui.dark_mode(value={"": None, "0": False}.get(dark, True))
         with ui.header():
             ui.label("Scaler").classes("brand")
             with ui.element("nav").props('aria-label="pages"'):
                 links = {place: ui.link(title, place) for place, (title, _) in self._places.items()}
             with ui.row().classes("standing"):
                 note = ui.label().classes("note").props('data-testid="note" role="status"')
-                ui.button(icon="contrast", on_click=lambda: mode.set_value(not mode.value)).props(
+                ui.button(icon="contrast").on("click", js_handler="() => switchTheme()").props(
                     'flat dense round size=sm color=white aria-label="light or dark"'
                 )
 
@@ -181,6 +181,8 @@ class Pages:
 
     def _overview(self) -> None:
         heading("Overview")
+        with ui.card().classes("panel findings").props('data-testid="findings" role="status"'):
+            self._findings()
         figures, points = Figures(views.FIGURES, views.figures(self._model)), views.lines(self._model)
         with ui.element("div").classes("charts"):
             charts = (
@@ -196,6 +198,26 @@ class Pages:
             points = views.lines(self._model)
             for chart in charts:
                 chart.show(points)
+
+        ui.timer(REFRESH_SECONDS, refresh, immediate=False)
+
+    def _findings(self) -> None:
+        """How far the work is, and what is wrong."""
+
+        @ui.refreshable
+        def sentences(found: list[Finding]) -> None:
+            for finding in found:
+                ui.label(finding.text).classes(f"is-{finding.severity.name.lower()}")
+
+        shown = findings(self._model, self._listening.now)
+        sentences(shown)
+
+        def refresh() -> None:
+            nonlocal shown
+            now = findings(self._model, self._listening.now)
+            if now != shown:
+                shown = now
+                sentences.refresh(now)
 
         ui.timer(REFRESH_SECONDS, refresh, immediate=False)
 

@@ -17,9 +17,13 @@ Fetch = Callable[[PageRequest], TablePage]
 _CODES = frozenset({"id", "task", "session", "object", "pid"})
 _WORDS = frozenset({"state", "level"})
 _SENTENCES = frozenset({"text", "why", "error", "reason", "failure"})
+_NAMES = frozenset({"function", "agent", "worker", "name", "host", "client", "runtime", "offers", "needs"})
+"""Columns of texts that are cut where they are too long; the whole is shown on hover."""
+_TIMES = frozenset({"time", "since", "ended", "begun"})
+"""Columns of seconds since 1970, which the browser shows in the reader's time zone."""
 _TEXTS = _CODES | _WORDS | _SENTENCES | {
     "function", "agent", "worker", "name", "host", "client", "where", "offers", "runtime", "needs", "capabilities",
-    "itl", "graph", "time", "manager", "kind", "maximum", "pause",
+    "itl", "graph", "time", "since", "ended", "begun", "manager", "kind", "maximum", "pause",
 }  # fmt: skip
 """Columns of text; the others are numbers, which are right-aligned."""
 
@@ -121,6 +125,9 @@ class ServerTable:
 
 _RANGE = "(first, last, all) => `${first.toLocaleString()}-${last.toLocaleString()} of ${all.toLocaleString()}`"
 
+_LOCAL_TIME = "value => value ? new Date(1000 * value).toLocaleString('sv-SE') : ''"
+"""JavaScript that writes seconds since 1970 as a date and a time of day: Sweden's are those of ISO 8601."""
+
 
 def _column(name: str, title: str, kind: TableKind) -> dict[str, Any]:
     column: dict[str, Any] = {
@@ -130,12 +137,16 @@ def _column(name: str, title: str, kind: TableKind) -> dict[str, Any]:
         "sortable": name not in kind.unsorted,
         "align": "left" if name in _TEXTS else "right",
     }
-    if name not in _TEXTS:
+    if name in _TIMES:
+        column[":format"] = _LOCAL_TIME
+    elif name not in _TEXTS:
         column[":format"] = "value => value.toLocaleString()"
     if name in _WORDS:
         column[":classes"] = f"row => 'is-' + row.{name}"
     elif name in _CODES:
         column["classes"] = "code"
+    elif name in _NAMES:
+        column["classes"] = "clipped"
     elif name in _SENTENCES:
         column["classes"] = "wide"
     return column
