@@ -41,6 +41,7 @@ SEVERAL = {
     "scaler-io/tests/objects/test_shared_objects.py": "ObjectConnection on the host of the server: segments, mmaps",
     "scaler-scheduler/tests/core/test_core_any_message.py": "SchedulerCore: any message from any peer",
     "scaler-scheduler/tests/core/test_core_rules.py": "SchedulerCore: a state machine",
+    "scaler-scheduler/tests/core/test_cost_laws.py": "SchedulerCore: operations per event do not grow with the cluster",
     "scaler-scheduler/tests/core/test_objects.py": "SchedulerCore: messages about objects",
     "scaler-scheduler/tests/core/test_simulation.py": "SchedulerCore: a large simulated cluster",
 }

@@ -39,7 +39,10 @@ from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.core.suspects import NOBODY, blame
 
 RELEASE_SECONDS = 0.05
-"""Releases, and Ended for watching sessions, are collected for this long."""
+"""Releases, and Ended for watching sessions, are collected for this long, and for longer where many agents get them."""
+RELEASES_PER_SECOND = 2000
+"""Messages with releases, beyond which they are collected for longer, up to LONGEST_RELEASE_SECONDS."""
+LONGEST_RELEASE_SECONDS = 1.0
 _SAMPLES = 3
 """Durations read per report."""
 
@@ -55,6 +58,8 @@ class Completion:
         self._lost_runs = LostRuns(state)
         self._batches: dict[tuple[bytes, str], OutcomeBatch] = {}
         self._release_at: float | None = None
+        self._releases_from = 0.0
+        """When releases may be sent again."""
         self._unclaimed: dict[SessionRecord, list[int]] = {}
         """Ended tasks of named sessions that no client waits for."""
 
@@ -128,8 +133,7 @@ class Completion:
         session = record.group.session
         if session.watched:
             self._state.ended_intermediates.setdefault(session, []).append(record.id)
-            if self._release_at is None:
-                self._release_at = now + RELEASE_SECONDS
+            self._release_later(now)
 
     def _sample_durations(self, records: Sequence[TaskRecord | None], report: Done) -> None:
         step = max(1, len(records) // _SAMPLES)
@@ -505,14 +509,18 @@ class Completion:
                 session.tasks[task] = record  # not ended, or needed by consumers
             elif record.agent is not None:
                 record.agent.released[task] = None
+                self._state.releasing[record.agent] = None
         self._state.forget_nested((session.number,))
-        if self._release_at is None:
-            self._release_at = now + RELEASE_SECONDS
+        self._release_later(now)
 
     def _release(self, agent: AgentRecord, task: int, now: float) -> None:
         agent.released[task] = None
+        self._state.releasing[agent] = None
+        self._release_later(now)
+
+    def _release_later(self, now: float) -> None:
         if self._release_at is None:
-            self._release_at = now + RELEASE_SECONDS
+            self._release_at = max(now + RELEASE_SECONDS, self._releases_from)
 
     def drop_messages(self) -> None:
         """Forget messages and ready tasks: a replay produced them, and they were sent and queued in the past."""
@@ -551,8 +559,10 @@ class Completion:
             for session, ended in self._state.ended_intermediates.items():
                 self._state.send(session.peer, Ended(ended))
             self._state.ended_intermediates.clear()
-            for agent in self._state.agents.values():
+            agents, self._state.releasing = self._state.releasing, {}
+            for agent in agents:
                 self._state.send_released(agent)
+            self._releases_from = now + min(LONGEST_RELEASE_SECONDS, len(agents) / RELEASES_PER_SECOND)
 
 
 def _worker_seconds(record: TaskRecord, profile: Profile) -> float:

@@ -490,6 +490,7 @@ class SchedulerCore:
         self._managers.check()
         self._named_sessions.check()
         self._completion.speculation.check()
+        self._dispatch.check()
         waiting = assigned = unfinished = 0
         for session in self.state.sessions.values():
             self._completion.dependencies.check(session)

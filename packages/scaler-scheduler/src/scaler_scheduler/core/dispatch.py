@@ -46,7 +46,8 @@ RECALL_SECONDS = 0.005
 BEHIND_SECONDS = 0.05
 """Tasks up to this long may queue behind a running one, so that the worker never waits for its next task."""
 REBALANCE_SECONDS = 0.01
-"""Interval between comparisons of the agents' loads."""
+"""Interval between comparisons of the agents' loads, of which each may look at COMPARED_AGENTS."""
+COMPARED_AGENTS = 500
 AHEAD_RUNS = 8
 """Agents with so many runs per worker are sent no nodes ahead of their inputs: they have work while these travel, and
 another agent may get the nodes."""
@@ -73,6 +74,12 @@ class Dispatch:
         self._classes_changed = False
         self._rebalance_at = 0.0
         self._unbalanced = False
+        self._changed: dict[AgentRecord, None] = {}
+        """Agents whose numbers of runs or workers may have changed since the last comparison of loads."""
+        self._idle_workers: dict[WorkerClass, int] = {}
+        """By class, the sum of `AgentRecord.idle`; only numbers above 0."""
+        self._overloaded: dict[AgentRecord, None] = {}
+        """Agents with more runs than workers, at the last comparison."""
 
     def joined(self, agent: AgentRecord, now: float) -> None:
         """An agent has connected and can be given work."""
@@ -91,6 +98,9 @@ class Dispatch:
         self._state.locality.left(agent)
         self._state.with_room.pop(agent, None)
         self._state.withdrawn.pop(agent, None)
+        self._changed.pop(agent, None)
+        self._overloaded.pop(agent, None)
+        self._set_idle(agent, 0)
         agent.entry_version = -1
         worker_class = agent.worker_class
         self._agent_counts[worker_class] -= 1
@@ -152,7 +162,9 @@ class Dispatch:
                     self._log_unserved(requirement)
         for agent in self._state.with_room:
             if agent.workers and not agent.resuming and not is_reserved(agent):
+                agent.entry_version += 1
                 self._list_room(agent, agent.active)
+        self._changed.update(self._state.with_room)
         self._start_exclusive()
         self._start_suspects()
         self._start_nested()
@@ -172,6 +184,7 @@ class Dispatch:
         """Exclusive tasks go to the agents that were reserved for them, once these are empty."""
         for agent in self._state.exclusive.reserve(self._state.agents.values()):
             agent.entry_version += 1  # it is given nothing else
+            self._changed[agent] = None
             if (queued := agent.active - agent.workers) > 0 and not agent.recalling:
                 agent.recalling = True
                 self._state.send(agent.peer, Recall(queued))
@@ -209,26 +222,31 @@ class Dispatch:
         return worker_classes
 
     def _list_room(self, agent: AgentRecord, active: int) -> None:
-        """List an agent among those with room, with `active` tasks; its earlier entries become stale."""
-        agent.entry_version += 1
+        """List an agent among those with room if it may have some, with `active` tasks; it has no valid entry now."""
+        workers = agent.workers
+        if active >= workers:
+            longest = self._state.config.horizon_seconds + BEHIND_SECONDS
+            if agent.load >= workers * longest or active >= min(agent.window, workers * agent.queue_size):
+                return  # as `_room` would find, whichever lane is next
         self._pushes += 1
         heap = self._agents_with_room[agent.worker_class]
-        heapq.heappush(heap, (active / agent.workers, self._pushes, agent.entry_version, agent))
+        heapq.heappush(heap, (active / workers, self._pushes, agent.entry_version, agent))
         # Under light load nothing pops stale entries.
-        if len(heap) > _STALE_ENTRIES + 2 * self._agent_counts[agent.worker_class]:
+        if len(heap) > _STALE_ENTRIES and len(heap) > _STALE_ENTRIES + 2 * self._agent_counts[agent.worker_class]:
             heap[:] = [entry for entry in heap if entry[2] == entry[3].entry_version]
             heapq.heapify(heap)
 
     def _fill(self, worker_class: WorkerClass, plan: Plan) -> None:
         """Plan tasks for the agents of a class, the least loaded first, until tasks or room run out."""
         heap, waiting = self._agents_with_room[worker_class], self._state.waiting
+        queue, agents = waiting.of_class(worker_class), self._agent_counts[worker_class]
         while heap and waiting.count:
             _, _, entry_version, agent = heap[0]
             if entry_version != agent.entry_version:
                 heapq.heappop(heap)
                 continue
             active = agent.active + len(plan.get(agent, ()))
-            share = max(agent.workers, waiting.count // self._agent_counts[worker_class])
+            share = max(agent.workers, waiting.count // agents)
             room: int | None = None
 
             def limit(lane: LaneRecord, agent: AgentRecord = agent, active: int = active, share: int = share) -> int:
@@ -236,7 +254,7 @@ class Dispatch:
                 room = min(share, self._room(agent, active, lane))
                 return room
 
-            taken = waiting.take(worker_class, limit)
+            taken = waiting.take(queue, limit)
             if not taken and room is None:
                 return  # no lane was offered: no task waits for this class
             heapq.heappop(heap)
@@ -293,6 +311,7 @@ class Dispatch:
             run += 1
         self._state.next_run = run
         agent.progressed = True
+        self._changed[agent] = None
         for group in groups:
             if group.run_times is not None:
                 self._completion.speculation.started(tasks, self._state.event_log.now)
@@ -336,7 +355,14 @@ class Dispatch:
         for task in tasks:
             if task.group not in groups:
                 groups[task.group] = len(groups)
-        functions = _functions_to_send(agent, groups)
+        columns: dict[str, Any] = _extra_columns(tasks) if any(task.extra is not None for task in tasks) else {}
+        if functions := _functions_to_send(agent, groups):
+            columns |= {
+                "functions": [function.id for function in functions],
+                "names": [function.name for function in functions],
+                "bodies": Payloads([function.body or b"" for function in functions]),
+                "bodies_stored": [at for at, function in enumerate(functions) if function.stored],
+            }
         if _names_released(agent, tasks):
             self._state.send_released(agent)
         self._state.send(
@@ -347,11 +373,7 @@ class Dispatch:
                 ids,
                 Payloads([task.call for task in tasks]),
                 task_groups=[groups[task.group] for task in tasks] if len(groups) > 1 else (),
-                functions=[function.id for function in functions],
-                names=[function.name for function in functions],
-                bodies=Payloads([function.body or b"" for function in functions]),
-                bodies_stored=[at for at, function in enumerate(functions) if function.stored],
-                **(_extra_columns(tasks) if any(task.extra is not None for task in tasks) else {}),
+                **columns,
             ),
         )
 
@@ -373,25 +395,41 @@ class Dispatch:
         self._unbalanced = False
         if self._state.waiting.count or len(self._state.agents) < 2:
             return
-        self._rebalance_at = now + REBALANCE_SECONDS
-        agents_with_idle = [
-            agent for agent in self._state.agents.values() if agent.active < agent.workers and not is_reserved(agent)
-        ]
-        if agents_with_idle:
-            self._recall_for(agents_with_idle)
+        for agent in self._changed:
+            self._compare(agent)
+        self._changed.clear()
+        self._rebalance_at = now + REBALANCE_SECONDS * max(1.0, len(self._overloaded) / COMPARED_AGENTS)
+        if self._idle_workers and self._overloaded:
+            self._unbalanced = True
+            self._recall()
 
-    def _recall_for(self, agents_with_idle: Sequence[AgentRecord]) -> None:
-        """Recall as many runs as these agents have idle workers, or as occupy these for the horizon.
+    def _compare(self, agent: AgentRecord) -> None:
+        """Note whether an agent has idle workers, or more runs than workers."""
+        workers, active = agent.workers, agent.active
+        self._set_idle(agent, workers - active if active < workers and not is_reserved(agent) else 0)
+        if 0 < workers < active:
+            self._overloaded[agent] = None
+        else:
+            self._overloaded.pop(agent, None)
+
+    def _set_idle(self, agent: AgentRecord, idle: int) -> None:
+        if idle == agent.idle:
+            return
+        of_class = self._idle_workers.pop(agent.worker_class, 0) + idle - agent.idle
+        if of_class:
+            self._idle_workers[agent.worker_class] = of_class
+        agent.idle = idle
+
+    def _recall(self) -> None:
+        """Recall as many runs as there are idle workers, or as occupy these for the horizon.
 
         Agents without progress since the last comparison come first: their workers are in runs that take long, whatever
         was expected of the queued ones. Then the most loaded ones follow.
         """
-        idle = sum(agent.workers - agent.active for agent in agents_with_idle)
+        idle = sum(self._idle_workers.values())
         seconds = idle * self._state.config.horizon_seconds
-        worker_classes = {agent.worker_class for agent in agents_with_idle}
-        loaded = [agent for agent in self._state.agents.values() if 0 < agent.workers < agent.active]
-        self._unbalanced = bool(loaded)
-        for agent in sorted(loaded, key=lambda agent: (agent.progressed, -agent.load / agent.workers)):
+        worker_classes = list(self._idle_workers)
+        for agent in sorted(self._overloaded, key=lambda agent: (agent.progressed, -agent.load / agent.workers)):
             has_progressed, agent.progressed = agent.progressed, False
             if agent.recalling or (has_progressed and agent.load / agent.workers < RECALL_SECONDS):
                 continue
@@ -414,6 +452,18 @@ class Dispatch:
     def due(self) -> float | None:
         """When loads should be compared again."""
         return self._rebalance_at if self._unbalanced else None
+
+    def check(self) -> None:
+        """Assert that the notes on loads are right, but for the agents that have changed since; for tests."""
+        by_class: dict[WorkerClass, int] = {}
+        for agent in self._state.agents.values():
+            by_class[agent.worker_class] = by_class.get(agent.worker_class, 0) + agent.idle
+            if agent not in self._changed and agent not in self._state.with_room:
+                idle = 0 if is_reserved(agent) else max(0, agent.workers - agent.active)
+                assert agent.idle == idle, f"{agent.name} has {idle} idle workers, not {agent.idle}"
+                assert (0 < agent.workers < agent.active) == (agent in self._overloaded), agent.name
+        assert self._idle_workers == {found: count for found, count in by_class.items() if count}
+        assert all(self._state.agents.get(agent.peer) is agent for agent in (*self._overloaded, *self._changed))
 
 
 def _room_ahead(agent: AgentRecord, active: int) -> int:
@@ -438,6 +488,8 @@ def _functions_to_send(agent: AgentRecord, groups: Iterable[GroupRecord]) -> lis
         for function in (group.function, group.serializer)
         if function is not None and function.id not in agent.functions
     }
+    if not functions:
+        return []
     agent.functions.update(dict.fromkeys(functions))
     while len(agent.functions) > KEPT_FUNCTIONS:
         del agent.functions[next(iter(agent.functions))]

@@ -241,6 +241,7 @@ class Managers:
         text = f"agent {agent.name or agent.host} is told to drain: {reason}"
         self._state.log(text, EventKind.AGENT, subject=agent.host)
         agent.workers = 0
+        self._state.with_room[agent] = None
         self.agent_changed(agent)
 
     def _agents_of(self, manager: ManagerRecord) -> Iterator[AgentRecord]:

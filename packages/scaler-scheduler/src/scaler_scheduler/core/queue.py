@@ -82,7 +82,7 @@ def _turn(session: SessionRecord) -> tuple[float, int, int, SessionRecord]:
     return session.served, session.number, id(session), session
 
 
-class _ClassQueue:
+class ClassQueue:
     """The lanes that one worker class can serve: a level per priority, in a heap."""
 
     __slots__ = ("_order", "levels")
@@ -148,8 +148,8 @@ class TaskQueue:
     def __init__(self) -> None:
         self.count = 0
         self._lanes: dict[Requirement, dict[LaneRecord, None]] = {}
-        self._requirements: dict[Requirement, list[_ClassQueue]] = {}
-        self._classes: dict[WorkerClass, _ClassQueue] = {}
+        self._requirements: dict[Requirement, list[ClassQueue]] = {}
+        self._classes: dict[WorkerClass, ClassQueue] = {}
         self._reported: set[Requirement] = set()
         """Requirements that no class meets and that were logged; until a class meets them, or no lane has them."""
         self._served = 0.0
@@ -203,7 +203,7 @@ class TaskQueue:
         """The first agent of this class has connected."""
         if worker_class in self._classes:
             return
-        queue = self._classes[worker_class] = _ClassQueue()
+        queue = self._classes[worker_class] = ClassQueue()
         for requirement, queues in self._requirements.items():
             if not requirement.unmet_by(worker_class):
                 queues.append(queue)
@@ -323,12 +323,15 @@ class TaskQueue:
         """Whether a task waits that workers of this class could run."""
         return bool(self.count) and self._classes[worker_class].next() is not None
 
-    def take(self, worker_class: WorkerClass, limit: Callable[[LaneRecord], int]) -> list[TaskRecord]:
-        """The next tasks for workers of this class, all of one lane, at most `limit(lane)`; empty if there are none.
+    def of_class(self, worker_class: WorkerClass) -> ClassQueue:
+        """What workers of this class can run."""
+        return self._classes[worker_class]
+
+    def take(self, queue: ClassQueue, limit: Callable[[LaneRecord], int]) -> list[TaskRecord]:
+        """The next tasks for workers of a class, all of one lane, at most `limit(lane)`; empty if there are none.
 
         The caller charges their session with what they will take.
         """
-        queue = self._classes[worker_class]
         while lane := queue.next():
             room = limit(lane)
             if not room:

@@ -526,6 +526,8 @@ class AgentRecord:
     recalling: bool = False
     progressed: bool = False
     """Whether it was given runs, or has reported results, since the loads were last compared."""
+    idle: int = 0
+    """Idle workers that other agents' runs may have, when the loads were last compared."""
     resuming: bool = False
     """Whether its Reconcile is pending: until then it is given no work."""
     returning: bool = False

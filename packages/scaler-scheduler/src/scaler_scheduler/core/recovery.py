@@ -353,6 +353,7 @@ class Recovery:
         agent.runs[run] = record
         if run in self._blocked:
             agent.blocked.add(run)
+        self._state.with_room[agent] = None
 
 
 def _is_held(record: TaskRecord | None) -> bool:

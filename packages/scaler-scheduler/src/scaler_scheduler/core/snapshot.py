@@ -54,10 +54,10 @@ def workers_share(agents: int) -> int:
 
 def kept_status(status: AgentStatus, share: int) -> AgentStatus:
     """What is kept of an agent's report: no deaths, and its workers if they are no more than its share."""
-    without: dict[str, Any] = {"deaths": ()}
+    without: dict[str, Any] = {"deaths": ()} if status.deaths else {}
     if len(status.names) > share:
         without |= dict.fromkeys(status.COLUMNS[0], ())
-    return replace(status, **without)
+    return replace(status, **without) if without else status
 
 
 def monitor_status(

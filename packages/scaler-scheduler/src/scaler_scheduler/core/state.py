@@ -101,6 +101,8 @@ class SchedulerState:
         self.graphs_ended = 0
         self.offered: tuple[WorkerClass, ...] = ()
         """Worker classes that worker managers can start."""
+        self.releasing: dict[AgentRecord, None] = {}
+        """Agents that must be told of outcomes which they need not keep any more; some may be gone."""
         self.with_room: dict[AgentRecord, None] = {}
         """Connected agents whose room may have changed since the last dispatch."""
 
@@ -207,7 +209,7 @@ class SchedulerState:
 
     def send_released(self, agent: AgentRecord) -> None:
         """Tell an agent which outcomes it need not keep any more."""
-        if agent.released:
+        if agent.released and self.agents.get(agent.peer) is agent:
             tasks, agent.released = agent.released, {}
             self.send(agent.peer, Release(list(tasks)))
 
