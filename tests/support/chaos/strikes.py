@@ -33,6 +33,8 @@ class Strikes:
         self._passing: list[threading.Thread] = []
         self._deaths = self._storage_losses = self._scheduler_losses = self._sessions = 0
         self._stopped: set[int] = set()
+        self._short: set[int] = set()
+        """Processes that may open no more files."""
         self._ways: list[tuple[int, Callable[[], str]]] = [
             (4, self._kill_worker),
             (2, self._stop_worker),
@@ -175,12 +177,20 @@ class Strikes:
         service, seconds = self._draw.choice(services), self._moment()
         if "connections open" not in service.said():
             return f"{service.log.stem} {service.pid} is starting: without descriptors it could only end"
+        if service.pid in self._short:
+            return f"{service.log.stem} {service.pid} has no more descriptors already"
         with contextlib.suppress(OSError):
             limits = resource.prlimit(service.pid, resource.RLIMIT_NOFILE)
+            self._short.add(service.pid)
             used = max(int(name) for name in os.listdir(f"/proc/{service.pid}/fd")) + 1
             resource.prlimit(service.pid, resource.RLIMIT_NOFILE, (used, limits[1]))
-            self._pass(seconds, lambda: _set_limits(service, limits))
+            self._pass(seconds, lambda: self._give_descriptors(service, limits))
         return f"no more descriptors for {service.log.stem} {service.pid} for {seconds:.3f} s"
+
+    def _give_descriptors(self, service: Service, limits: tuple[int, int]) -> None:
+        self._short.discard(service.pid)
+        if service.process.poll() is None:
+            resource.prlimit(service.pid, resource.RLIMIT_NOFILE, limits)
 
     def _send_garbage(self) -> str:
         port, service = self._draw.choice(
@@ -239,11 +249,6 @@ class Strikes:
         flooder = self._flooder()
         flooder.relay.cut()
         return f"reset flooder {flooder.process.pid}"
-
-
-def _set_limits(service: Service, limits: tuple[int, int]) -> None:
-    if service.process.poll() is None:
-        resource.prlimit(service.pid, resource.RLIMIT_NOFILE, limits)
 
 
 def _send(pid: int | None, number: signal.Signals) -> None:

@@ -262,28 +262,47 @@ def test_a_service_that_is_too_busy_to_answer_is_not_taken_for_another_one(
 
 
 class Door:
-    """A port before a service that is not there: it says this much to each connection, and closes it."""
+    """A port before a service that is not there: it says this much to each connection, and closes it.
 
-    def __init__(self, said: bytes) -> None:
-        self._said, self._listener = said, socket.create_server(("127.0.0.1", 0))
+    It keeps the second one of those that arrive together for a while.
+    """
+
+    def __init__(self, said: bytes, seconds: float) -> None:
+        self._said, self._seconds, self._listener = said, seconds, socket.create_server(("127.0.0.1", 0))
         self._listener.setblocking(False)
+        self._kept: list[tuple[float, socket.socket]] = []
         self.address = Address("127.0.0.1", self._listener.getsockname()[1])
 
     def turn(self) -> None:
+        now, seconds = time.monotonic(), 0.0
         with contextlib.suppress(BlockingIOError):
             while True:
                 connection, _ = self._listener.accept()
-                with connection, contextlib.suppress(ConnectionError):
+                with contextlib.suppress(ConnectionError):
                     connection.sendall(self._said)
+                self._kept.append((now + seconds, connection))
+                seconds = self._seconds
+        for until_then, connection in self._kept:
+            if until_then <= now:
+                with connection, contextlib.suppress(ConnectionError):
                     connection.shutdown(socket.SHUT_WR)  # what is unread would have the kernel send a reset
+        self._kept = [(until_then, connection) for until_then, connection in self._kept if until_then > now]
 
     def close(self) -> None:
         self._listener.close()
+        for _, connection in self._kept:
+            connection.close()
 
 
-@pytest.mark.parametrize("said", [b"", GREETING], ids=["a proxy", "a service that ends or is full"])
-def test_whoever_closes_each_connection_is_not_taken_for_a_service_with_another_key(keys: Path, said: bytes) -> None:
-    door = Door(said)
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [(b"", 0.0), (GREETING, 0.0), (GREETING, 0.02)],
+    ids=["a proxy", "a service that ends", "a service that is full"],
+)
+def test_whoever_closes_each_connection_is_not_taken_for_a_service_with_another_key(
+    keys: Path, said: bytes, seconds: float
+) -> None:
+    door = Door(said, seconds)
     with peering(door.address, credentials(keys)) as peer:
         until(lambda: len(peer.downs) >= 5 or peer.refusals, peer.turn, door.turn)
         assert any("has another key" in reason for reason in peer.downs)

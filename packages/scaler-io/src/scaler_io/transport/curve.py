@@ -127,7 +127,7 @@ class Control:
 
     ZeroMQ reports that a service has closed a connection during the handshake, and no more. A service with another key
     greets both, closes the first and keeps this one for a while. A proxy without its service greets neither; a service
-    that ends, or is full, keeps neither.
+    that ends, or is full, keeps neither, although it may greet both.
     """
 
     def __init__(self, stream: zmq.Socket[bytes], address: Address) -> None:

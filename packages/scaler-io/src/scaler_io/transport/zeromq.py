@@ -69,7 +69,7 @@ _MAY_DEMAND_KEYS = "; or it demands keys: give --keys or SCALER_KEYS, or keys= o
 _LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | HANDSHAKE_FAILURES
 _LONGEST_WAIT_SECONDS = 3600.0
 _MISMATCHES = 2
-"""Failures beside a control that was kept, after which it is certain that a service has another key."""
+"""Controls in a row that were kept, after which it is certain that a service has another key."""
 
 
 class Listener:
@@ -200,17 +200,13 @@ class _Connection:
         routing_id: bytes,
         ipv6: bool,
         credentials: Credentials | None,
-        *,
-        controlled: bool,
     ) -> None:
-        """With `controlled` it has a control."""
         self.failure = HandshakeFailure("", final=False)
         """Why the handshake has failed, if the keys are the reason."""
         self._address, self._credentials, self._began = address, credentials, time.monotonic()
         self.ipv6 = ipv6
         self._reason: str | None = None
         self._was_readable = False
-        self._control: Control | None = None
         self.socket = make_socket(context, zmq.DEALER)
         self.socket.setsockopt(zmq.IPV6, ipv6)
         self.socket.routing_id = routing_id
@@ -221,8 +217,6 @@ class _Connection:
         self.monitor.linger = 0
         try:
             self.socket.connect(str(address))
-            if controlled:
-                self._control = Control(make_stream(context, ipv6), address)
         except zmq.ZMQError as error:
             self.close()
             raise OSError(f"cannot connect to {address}: {os.strerror(error.errno or 0)}") from None
@@ -255,14 +249,8 @@ class _Connection:
             self._reason = self.failure.reason or reason
         return self._reason
 
-    def is_control_kept(self) -> bool:
-        """Whether the service has greeted the control and not closed it; may be called once, when this is lost."""
-        return self._control is not None and self._control.is_kept()
-
     def close(self, linger: float = 0.0) -> None:
         """Close the connection after at most `linger` seconds for sending the last messages."""
-        if self._control is not None:
-            self._control.close()
         self.socket.disable_monitor()
         self.monitor.close(linger=0)
         self.socket.close(linger=int(linger * 1000))
@@ -283,9 +271,11 @@ class Dialer(EpochDialer[_Connection]):
         super().__init__(uplink)
         self._address, self._credentials = address, credentials
         self._suspects = False
-        """Whether a connection has failed as if the service had another key: the next ones have a control."""
+        """Whether the last connection has failed as if the service had another key: the next one has a control."""
+        self._control: Control | None = None
+        """That of the last connection, until the next one."""
         self._mismatches = 0
-        """Connections that have failed because of the service's keys."""
+        """Controls in a row that were kept when their connections had failed."""
         self._secret = b"\x01" + secrets.token_bytes(15)  # others must not be able to guess the routes of our epochs
         self._owns_context, self._context = context is None, context or own_context()
         self._demand = KeyDemand(self._context, address)
@@ -296,23 +286,33 @@ class Dialer(EpochDialer[_Connection]):
     def _connect(self, epoch: int) -> _Connection:
         # A host name may have addresses of both families, and ZeroMQ tries only one: alternate between them.
         ipv6 = ":" in self._address.host or (not self._address.is_numeric and epoch % 2 == 0)
-        return _Connection(
-            self._context,
-            self._address,
-            self._secret + epoch.to_bytes(4, "big"),
-            ipv6,
-            self._credentials,
-            controlled=self._suspects,
-        )
+        self._judge_control()
+        route = self._secret + epoch.to_bytes(4, "big")
+        connection = _Connection(self._context, self._address, route, ipv6, self._credentials)
+        if self._suspects:
+            try:
+                self._control = Control(make_stream(self._context, ipv6), self._address)
+            except zmq.ZMQError as error:
+                connection.close()
+                raise OSError(error.errno, f"cannot connect to {self._address}: {error}") from None
+        return connection
+
+    def _judge_control(self) -> None:
+        """Count the last connection's control if it was kept until now, and close it.
+
+        A service that is full also closes both, but perhaps not at once.
+        """
+        if self._control is not None:
+            self._mismatches = self._mismatches + 1 if self._control.is_kept() else 0
+            self._control.close()
+            self._control = None
 
     def _refused(self, connection: _Connection) -> str:
         reason, final = connection.failure
         if self._credentials is None:
             reason = reason or self._demand.reason(connection.ipv6)
             return "" if self.uplink.peer_incarnation else reason
-        if reason:
-            self._mismatches += connection.is_control_kept()
-            self._suspects = not self._address.path
+        self._suspects = bool(reason) and not self._address.path
         certain = self._mismatches >= _MISMATCHES and not self.uplink.peer_incarnation
         return reason if final or certain else ""
 
@@ -345,6 +345,8 @@ class Dialer(EpochDialer[_Connection]):
         """Write the uplink's messages and close the connection."""
         super().close()
         self._demand.close()
+        if self._control is not None:
+            self._control.close()
         self._selector.close()
         if self._owns_context:
             self._context.destroy(linger=int(LINGER_SECONDS * 1000))
