@@ -53,7 +53,8 @@ class TinyMonitor:
                         self.steps.pop(task, None)
                     else:
                         self.steps[task] = step
-        tasks = [task for session in state.sessions.values() for task in session.tasks.values()]
+        sessions = (*state.sessions.values(), *state.ended_sessions)
+        tasks = [task for session in sessions for task in session.tasks.values()]
         assert self.steps == {task.id: STEPS[task.state] for task in tasks if task.state != DONE}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from math import inf
 from types import FrameType
 from typing import Any
 
@@ -15,6 +16,7 @@ from scaler_protocol.ids import first_task, function_id
 from scaler_protocol.messages import AgentStatus, Done, Group, Release, Run, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
+from scaler_scheduler.core.completion import FORGOTTEN_TASKS
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import SchedulerCore
 
@@ -153,6 +155,20 @@ def test_a_session_that_leaves_costs_the_same_with_many_others() -> None:
         scheduler.turn()
         costs.append(cost(scheduler, leave))
     assert is_flat(*costs), costs
+
+
+def test_a_client_leaves_many_tasks_which_are_forgotten_a_few_at_a_time() -> None:
+    costs = []
+    for waiting in (5_000, 20_000):
+        scheduler = Scheduler(FEW, WORKERS, waiting)
+        scheduler.core.handle(CLIENT, PeerLost("", farewell=True), scheduler.now)
+        turns = 0
+        while scheduler.core.due() == -inf:
+            costs.append(instructions(scheduler.turn))
+            turns += 1
+            scheduler.core.check()
+        assert turns == waiting // FORGOTTEN_TASKS
+    assert max(costs) < 200 * FORGOTTEN_TASKS, max(costs)
 
 
 @pytest.mark.parametrize("kind", ["priorities", "requirements"])

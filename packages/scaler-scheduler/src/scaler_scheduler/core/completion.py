@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from math import inf
 from typing import cast
 
 from scaler_protocol.errors import ScalerError, WorkerDiedError, describe, restore
@@ -43,6 +44,8 @@ RELEASE_SECONDS = 0.05
 RELEASES_PER_SECOND = 2000
 """Messages with releases, beyond which they are collected for longer, up to LONGEST_RELEASE_SECONDS."""
 LONGEST_RELEASE_SECONDS = 1.0
+FORGOTTEN_TASKS = 1024
+"""Tasks of sessions that are over which are forgotten at once: 2 to 3 ms."""
 _SAMPLES = 3
 """Durations read per report."""
 
@@ -445,14 +448,38 @@ class Completion:
         self._state.forget_nested(sessions)
 
     def end_session(self, session: SessionRecord, now: float) -> None:
-        """A session is over: cancel its tasks and forget it."""
-        self.cancel_known(list(session.tasks), now)
-        self._state.sessions.pop(session.number, None)
-        if self._state.recorder is not None and not session.nested:
-            self._state.recorder.session_over(session.number)
+        """A session is over: cancel its runs and forget it; a root session's other tasks are forgotten a few at a time.
+
+        A session may have a million tasks, and no event may take long.
+        """
+        state = self._state
+        apart = [task.id for task in (*state.suspects, *state.exclusive) if task.group.session is session]
+        assigned = [task for task, record in session.tasks.items() if session.nested or record.state == ASSIGNED]
+        self.cancel_known(assigned + apart, now)
+        state.sessions.pop(session.number, None)
+        if state.recorder is not None and not session.nested:
+            state.recorder.session_over(session.number)
         self._recovery.session_over(session)
-        self._state.waiting.drop_session(session)
+        state.waiting.drop_session(session)
         session.end()
+        state.ended_sessions.append(session)
+        if len(state.ended_sessions) == 1:
+            self._forget_ended(now)
+
+    def _forget_ended(self, now: float) -> None:
+        """Forget some tasks of sessions that are over, the last ones first: no other task then lacks an input."""
+        count, ended = FORGOTTEN_TASKS, self._state.ended_sessions
+        while ended and count > 0:
+            tasks = ended[0].tasks
+            while tasks and count > 0:
+                count -= 1
+                record = next(reversed(tasks.values()))
+                if record.state == DONE:
+                    self.release(record, now)
+                else:
+                    self._abandon(record, now)
+            if not tasks:
+                ended.popleft()
 
     def _abandon(self, record: TaskRecord, now: float) -> list[TaskRecord]:
         """The owner does not want the task: forget it and its nested tasks; returns its dependents."""
@@ -529,11 +556,13 @@ class Completion:
         self._state.out.clear()
 
     def due(self) -> float | None:
-        """When collected releases must be sent."""
-        return self._release_at
+        """When collected releases must be sent, and more tasks be forgotten."""
+        return -inf if self._state.ended_sessions else self._release_at
 
     def post(self, now: float) -> None:
         """Send collected outcomes, releases and deletions."""
+        if self._state.ended_sessions:
+            self._forget_ended(now)
         for session, objects in self._state.unused_objects.items():
             self._state.delete_objects(session, objects)
         self._state.unused_objects.clear()

@@ -504,6 +504,9 @@ class SchedulerCore:
                     assert task.agent is not None and task.agent.runs.get(task.run) is task
                 waiting += task.state == WAITING
                 unfinished += task.state != DONE
+        for session in self.state.ended_sessions:
+            assert all(task.state in (WAITING, HELD, DONE) for task in session.tasks.values())
+            unfinished += sum(task.state != DONE for task in session.tasks.values())
         assert waiting == self.state.waiting.count, (waiting, self.state.waiting.count)
         assert unfinished == self.state.event_log.unfinished, (unfinished, self.state.event_log.unfinished)
         at_agents = [task for agent in self.state.agents.values() for task in agent.runs.values()]

@@ -291,6 +291,8 @@ class TaskQueue:
     def discard(self, task: TaskRecord) -> None:
         """A waiting task is no longer wanted. The caller changes its state; its entry in the lane is skipped later."""
         lane = task.group.lane
+        if not lane.registered:  # its session is over
+            return
         self.count -= 1
         lane.session.wait(-1)
         lane.tombstones += 1
@@ -389,7 +391,9 @@ class TaskQueue:
         for group in session.groups.values():
             self.release_group(group.lane)
         for lane in session.lanes.values():
+            self.count -= lane.size - lane.tombstones
             lane.tasks.clear()
             lane.ready.clear()
             self._forget(lane)
+        session.wait(-session.waiting)
         session.lanes.clear()

@@ -67,6 +67,8 @@ class SchedulerState:
         self._first_run, self._last_run = first_run(incarnation), first_run(incarnation + SPARE_INCARNATIONS)
         self.next_run = self._first_run + 1
         self.sessions: dict[int, SessionRecord] = {}
+        self.ended_sessions: deque[SessionRecord] = deque()
+        """Root sessions that are over, of whose tasks not all are forgotten."""
         self.agents: dict[bytes, AgentRecord] = {}
         self.functions = FunctionStore()
         self.waiting = TaskQueue()
