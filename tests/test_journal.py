@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from scaler import Client
-from scaler_protocol.errors import ScalerError
+from scaler_protocol.errors import SubmitRefusedError
+from support.fault_tasks import wait_for_file
 from support.faults import Services
 from support.gates import SECONDS
 from support.mounts import fill, small_memory
@@ -81,16 +82,24 @@ def test_a_full_disk_refuses_new_work_and_takes_it_again(tmp_path: Path) -> None
     folder.mkdir()
     filler = folder / "filler"
     with small_memory(folder, 32), Services(tmp_path, "--journal", str(folder / "journal")) as services:
-        agent = services.add_agent(1)
+        agent = services.add_agent(2)
         with Client(services.address) as client:
             accepted = [client.submit(pow, number, 2) for number in range(100)]
             assert [future.result(SECONDS) for future in accepted] == [number * number for number in range(100)]
+            gate = tmp_path / "gate"
+            running = client.submit(wait_for_file, gate)
             services.scheduler.process.send_signal(signal.SIGSTOP)
             fill(filler)
             services.scheduler.process.send_signal(signal.SIGCONT)
-            with pytest.raises(ScalerError, match="refuses new work: the journal's disk is full"):
+            with pytest.raises(SubmitRefusedError, match="refuses new work: the journal's disk is full"):
                 for _ in range(1000):
                     client.submit(len, bytes(10_000)).result(SECONDS)
+            # Who goes on asking is answered, and loses nothing.
+            answers = {type(client.submit(len, b"").exception(SECONDS)) for _ in range(300)}
+            assert answers <= {SubmitRefusedError, type(None)}
+            gate.touch()
+            running.result(SECONDS)
+            assert "malformed" not in services.scheduler.said()
             shown = subprocess.run([PROGRAMS / "scaler", "status", services.address], capture_output=True, text=True)
             assert "refuses new work: the journal's disk is full" in shown.stdout, shown
             filler.unlink()

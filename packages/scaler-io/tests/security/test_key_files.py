@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,19 @@ def test_keys_are_added_and_revoked_by_name(keys: Path) -> None:
     with pytest.raises(KeyFileError, match="has no key 'ada'; it has worker, client, operator, monitor"):
         revoke_key(keys, "ada")
     add_key(keys, "ada", KeyRole.CLIENT, generate)
+
+
+def test_keys_that_are_added_and_revoked_at_the_same_time_are(keys: Path) -> None:
+    names, gone = [f"new-{number}" for number in range(8)], [f"old-{number}" for number in range(4)]
+    for name in gone:
+        add_key(keys, name, KeyRole.CLIENT, generate)
+    with ThreadPoolExecutor(12) as pool:
+        added = [pool.submit(add_key, keys, name, KeyRole.CLIENT, generate) for name in names]
+        revoked = [pool.submit(revoke_key, keys, name) for name in gone]
+        for future in (*added, *revoked):
+            future.result()
+    listed = {holder.name for holder in load_keyring(keys).values()}
+    assert listed == {*names, "worker", "client", "operator", "monitor"}
 
 
 def test_the_key_of_a_role_is_replaced_while_both_are_valid(keys: Path) -> None:

@@ -41,6 +41,14 @@ def test_a_keyring_is_read_as_it_was_written(keyring: list[Principal]) -> None:
     assert read_keyring(keyring_text(keyring)) == {holder.key: holder for holder in keyring}
 
 
+@pytest.mark.parametrize("count", [0, 1, 10])
+def test_a_keyring_that_is_cut_off_is_refused(count: int) -> None:
+    text = keyring_text(Principal(bytes([number]) * 32, KeyRole.CLIENT, f"k{number}") for number in range(count))
+    for end in range(len(text.rstrip())):
+        with pytest.raises(KeyFileError):
+            read_keyring(text[:end])
+
+
 @given(st.integers(0, 400))
 def test_no_cut_off_credentials_are_taken(length: int) -> None:
     text = credentials_text(Credentials.of(KeyRole.CLIENT, "ada", PAIR, b"v" * 32))
@@ -81,7 +89,7 @@ ENTRY = f'[[key]]\nrole = "client"\nname = "ada"\npublic = "{"0" * 64}"\n'
         (ENTRY.replace("client", "queen"), "role 'queen' is not one of server, worker, client, operator, monitor"),
         (ENTRY.replace("0" * 64, "0" * 63), "public is not 64 hexadecimal digits"),
         (ENTRY + 'other = "1"\n', "an entry has the keys role, name, public, and no others"),
-        ('other = "1"\n' + ENTRY, "something else than tables"),
+        ('other = "1"\n' + ENTRY, "something else than the number of keys and tables"),
         ("key = 1\n", 'line 1 is neither \\[\\[key\\]\\] nor name = "text"'),
         ('[[key]]\nrole = "client"\nname = "ada"\npublic = 5\n', 'line 4 is neither .* name = "text"'),
         (ENTRY + 'name = "bea"\n', "line 5 gives a name again"),

@@ -15,6 +15,7 @@ ScalerError
 ├── SessionExhaustedError (OverflowError)
 ├── ResultDroppedError
 ├── SubmitLimitError
+├── SubmitRefusedError
 ├── TaskTimeoutError (TimeoutError)
 ├── WorkerDiedError
 ├── MemoryLimitError (MemoryError)
@@ -106,6 +107,10 @@ class ResultDroppedError(ScalerError):
 
 class SubmitLimitError(ScalerError):
     """The client has as many unfinished tasks as the scheduler allows."""
+
+
+class SubmitRefusedError(ScalerError):
+    """The scheduler has no room for more work now: its journal cannot be written, or a limit is reached."""
 
 
 class TaskTimeoutError(ScalerError, TimeoutError):

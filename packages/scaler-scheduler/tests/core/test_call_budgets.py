@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scaler_protocol.errors import ProtocolError
+from scaler_protocol.errors import ProtocolError, SubmitRefusedError
 from scaler_protocol.handshake import SESSION_CREDIT
 from scaler_protocol.ids import function_id
-from scaler_protocol.messages import Cancel, Group, Submit
+from scaler_protocol.messages import Cancel, Group, Status, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.call_budgets import CALLS_LIMIT, TASK_BYTES, CallBudgets
 from scaler_scheduler.core.config import SchedulerConfig
@@ -80,14 +80,14 @@ def test_graphs_have_a_budget_of_their_own() -> None:
     for _ in range(15):
         has.submit(1, 1, CALLS_LIMIT // 8, graph=True)
     has.submit(1, 1, 100)
-    with pytest.raises(ProtocolError, match=r"session 1 has 16 tasks, which take .* --max-session-bytes"):
+    with pytest.raises(SubmitRefusedError, match=r"session 1 has 16 tasks, which take .* --max-session-bytes"):
         has.submit(1, 1, CALLS_LIMIT // 8, graph=True)
 
 
 def test_tasks_without_bytes_count_too() -> None:
     has = Sessions(session_bytes=100 * TASK_BYTES)
     has.submit(1, 100, 0)
-    with pytest.raises(ProtocolError, match="session 1 has 100 tasks"):
+    with pytest.raises(SubmitRefusedError, match="session 1 has 100 tasks"):
         has.submit(1, 1, 0)
 
 
@@ -103,10 +103,10 @@ def test_groups_count_too(driver: SchedulerDriver) -> None:
 def test_if_all_memory_is_in_use_who_has_more_than_a_share_is_refused() -> None:
     has = Sessions(total_bytes=100 * TASK_BYTES)
     has.submit(1, 100, 0)
-    with pytest.raises(ProtocolError, match=r"tasks of 2 sessions take .* session 1 has .* share is 25,600"):
+    with pytest.raises(SubmitRefusedError, match=r"tasks of 2 sessions take .* session 1 has .* share is 25,600"):
         has.submit(1, 1, 0)
     has.submit(2, 50, 0)
-    with pytest.raises(ProtocolError, match="session 2"):
+    with pytest.raises(SubmitRefusedError, match="session 2"):
         has.submit(2, 1, 0)
     has.sessions[1].tasks.clear()
     has.submit(2, 40, 0)
@@ -126,11 +126,13 @@ def test_results_that_other_tasks_need_count_too(make_driver: type[SchedulerDriv
     driver.feed(client, node(waiting[0], source), node(waiting[0] + 1, waiting[0]))
     driver.done(agent, runs, result=bytes(90_000))
     tasks = waiting[0] + 2
-    with pytest.raises(ProtocolError, match="--max-session-bytes"):
-        driver.feed(client, *(node(task) for task in range(tasks, tasks + 20)))
+    driver.feed(client, *(node(task) for task in range(tasks, tasks + 20)))
+    refused = [reason for status, reason in driver.outcomes(client).values() if status == Status.FAILED]
+    assert refused and all(b"--max-session-bytes" in reason for reason in refused)
     driver.feed(client, Cancel([*waiting, waiting[0] + 1]))
     driver.later(1.0)
     driver.feed(client, node(tasks + 20))
+    assert not driver.outcomes(client)
 
 
 def node(task: int, *needs: int, consumers: int = 0) -> Submit:
@@ -165,6 +167,6 @@ def test_sessions_of_one_key_have_one_share_of_the_memory() -> None:
         has.sessions[number] = SessionRecord(number, bytes(16), share=has.sessions[1].share)
         has.submit(number, 5, 0)
     has.submit(1, 10, 0)
-    with pytest.raises(ProtocolError, match=r"session 3 has 2,560 .* its key have 48,640, and their share is 25,600"):
+    with pytest.raises(SubmitRefusedError, match=r"session 3 has 2,560 .* key have 48,640, and their share is 25,600"):
         has.submit(3, 10, 0)
     has.submit(2, 40, 0)

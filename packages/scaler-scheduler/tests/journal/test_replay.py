@@ -362,13 +362,11 @@ def test_what_one_key_has_in_the_journal_is_bounded_and_others_notice_nothing(
     for count in range(40):
         tasks = (first + 2 * count, first + 2 * count + 1)
         message = Submit((Group(FUNCTION),), tasks, Payloads([bytes(5_000)] * 2))
-        try:
-            driver.feed(greedy, message)
-        except ProtocolError as error:
-            assert "bytes in the journal, and may have 100,000" in str(error)
-            driver.settle()
+        driver.feed(greedy, message)
+        if failed := driver.outcomes(greedy):
             refused += 1
-            assert all(status == Status.FAILED for status, _ in driver.outcomes(greedy).values())
+            for status, reason in failed.values():
+                assert status == Status.FAILED and b"bytes in the journal, and may have 100,000" in reason
         else:
             driver.feed(greedy, messages.Cancel(tasks[1:]))  # the other one keeps the row
         lives.commit()
@@ -403,3 +401,38 @@ def test_inputs_beyond_the_limit_fail_the_tasks_that_wait_for_them(make_driver: 
     lives.driver.feed(client, needing)
     lives.driver.feed(client, messages.Inputs((first + 1,), (first,), (Status.VALUE,), Payloads([b"r"])))
     assert lives.driver.outcomes(client)[first + 1][0] == Status.FAILED
+
+
+@pytest.mark.parametrize("when", ["they wait", "they are not known yet"])
+def test_nobody_supplies_inputs_of_other_peoples_tasks(lives: Lives, when: str) -> None:
+    """Neither now nor by way of the journal."""
+    victim, attacker, agent = lives.driver.client(b"victim"), lives.driver.client(b"attacker"), lives.driver.agent()
+    (own,) = lives.driver.submit(attacker, capability_names=("nowhere",), capability_values=(-1,))
+    first = (victim[0] << 32) + 1
+    needing = Submit((Group(FUNCTION),), (first + 1,), Payloads([b"c"]), dependents=(0,), needs=(first,))
+    false = messages.Inputs((own, first + 1), (1, first), (Status.VALUE, Status.RAISED), Payloads([b"x", b"false"]))
+    if when == "they wait":
+        lives.driver.feed(victim, needing)
+        with pytest.raises(ProtocolError, match="is not the sender's"):
+            lives.driver.feed(attacker, false)
+    else:
+        lives.driver.feed(attacker, false)
+        lives.driver.feed(victim, needing)
+    for _ in range(2):
+        assert not lives.driver.outcomes(victim) and not lives.driver.runs(agent)
+        lives.restart()
+        again(lives.driver, b"victim", 1, wanted=(first + 1,))
+        agent = lives.driver.agent()
+
+
+def test_a_client_over_its_limit_fails_only_its_own_tasks(make_driver: type[SchedulerDriver]) -> None:
+    lives = Lives(make_driver, key_limit=1000)
+    victim, attacker = lives.driver.client(b"victim"), lives.driver.client(b"attacker")
+    first = (victim[0] << 32) + 1
+    lives.driver.feed(
+        victim, Submit((Group(FUNCTION),), (first + 1,), Payloads([b"c"]), dependents=(0,), needs=(first,))
+    )
+    (own,) = lives.driver.submit(attacker, capability_names=("x" * 200,) * 8, capability_values=(-1,) * 8)
+    with pytest.raises(ProtocolError, match="is not the sender's"):
+        lives.driver.feed(attacker, messages.Inputs((own, first + 1), (1, first), (0, 0), Payloads([b"x", b"y"])))
+    assert not lives.driver.outcomes(victim)

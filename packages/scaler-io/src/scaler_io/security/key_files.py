@@ -11,7 +11,7 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -101,33 +101,51 @@ def make_keys(directory: Path, generate: Generate) -> list[Path]:
 def add_key(directory: Path, name: str, role: KeyRole, generate: Generate) -> Path:
     """Authorize a new key; returns the directory with its file, to be given to its holder. Raises KeyFileError."""
     server = load_credentials(directory, [KeyRole.SERVER])
-    keyring = load_keyring(directory)
-    if any(holder.name == checked_name(name) for holder in keyring.values()):
-        raise KeyFileError(f"there is a key {name} already: choose another name, or revoke it first")
-    made = Credentials.of(role, name, generate(), server.server)
-    handed = directory / _HANDED / name
-    for path in (handed.parent, handed):
-        path.mkdir(mode=0o700, exist_ok=True)
-        check_directory(path)
-    create(handed / f"{role.value}.key", credentials_text(made))
-    replace(directory / AUTHORIZED, keyring_text([*keyring.values(), made.holder]))
+    with _locked(directory):
+        keyring = load_keyring(directory)
+        if any(holder.name == checked_name(name) for holder in keyring.values()):
+            raise KeyFileError(f"there is a key {name} already: choose another name, or revoke it first")
+        made = Credentials.of(role, name, generate(), server.server)
+        handed = directory / _HANDED / name
+        for path in (handed.parent, handed):
+            path.mkdir(mode=0o700, exist_ok=True)
+            check_directory(path)
+        create(handed / f"{role.value}.key", credentials_text(made))
+        replace(directory / AUTHORIZED, keyring_text([*keyring.values(), made.holder]))
     return handed
 
 
 def revoke_key(directory: Path, name: str) -> Principal:
     """Accept a key no longer, and remove its file if it is here; returns its holder. Raises KeyFileError."""
     check_directory(directory)
-    keyring = load_keyring(directory)
-    holder = next((holder for holder in keyring.values() if holder.name == name), None)
-    if holder is None:
-        names = ", ".join(holder.name for holder in keyring.values())
-        raise KeyFileError(f"{directory} has no key {name!r}; it has {names or 'none'}")
-    replace(directory / AUTHORIZED, keyring_text(other for other in keyring.values() if other is not holder))
+    with _locked(directory):
+        keyring = load_keyring(directory)
+        holder = next((holder for holder in keyring.values() if holder.name == name), None)
+        if holder is None:
+            names = ", ".join(holder.name for holder in keyring.values())
+            raise KeyFileError(f"{directory} has no key {name!r}; it has {names or 'none'}")
+        replace(directory / AUTHORIZED, keyring_text(other for other in keyring.values() if other is not holder))
     for path in _files_of(directory, holder):
         with contextlib.suppress(FileNotFoundError, KeyFileError):
             if _understood(path, read_credentials, _CREDENTIAL_BYTES).holder == holder:
                 path.unlink()
     return holder
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """One process at a time changes the list: another one would write back what it has read before."""
+    if sys.platform == "win32":  # services, and their lists, are on Linux
+        yield
+        return
+    import fcntl
+
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _files_of(directory: Path, holder: Principal) -> Iterable[Path]:

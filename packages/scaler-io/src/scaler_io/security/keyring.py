@@ -19,6 +19,7 @@ from scaler_protocol.lazy_dataclass import dataclass
 KEY_BYTES: Final = 32
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _IGNORED: Final = re.compile(r"\s*(#.*)?")
+_COUNT: Final = re.compile(r"^keys = (\d{1,7})$", re.MULTILINE)
 _TABLE: Final = re.compile(r"\s*\[\[key\]\]\s*(?:#.*)?")
 _VALUE: Final = re.compile(r"""\s*(\w+)\s*=\s*"([^"\\]*)"\s*(?:#.*)?""")
 _HEX: Final = re.compile(f"[0-9a-f]{{{2 * KEY_BYTES}}}")
@@ -135,18 +136,28 @@ def read_credentials(text: str) -> Credentials:
 
 def keyring_text(keyring: Iterable[Principal]) -> str:
     """The text of the file that lists accepted keys."""
+    holders = list(keyring)
     entries = (
         f'\n[[key]]\nrole = "{holder.role.value}"\nname = "{holder.name}"\npublic = "{holder.key.hex()}"\n'
-        for holder in keyring
+        for holder in holders
     )
-    return "# Public keys that services accept. They read this file again when it changes.\n" + "".join(entries)
+    head = "# Public keys that services accept. They read this file again when it changes.\n"
+    return f"{head}keys = {len(holders)}\n{''.join(entries)}"
 
 
 def read_keyring(text: str) -> dict[bytes, Principal]:
-    """The accepted keys from the text of their file; raises KeyFileError for a malformed one."""
-    first, entries = _tables(text)
+    """The accepted keys from the text of their file; raises KeyFileError for a malformed one.
+
+    The number of keys shows whether the file is whole: whoever copies it over the old one cuts that off first.
+    """
+    first, entries = _tables(_COUNT.sub("", text, count=1))
     if first:
-        raise KeyFileError("it holds something else than tables [[key]]")
+        raise KeyFileError("it holds something else than the number of keys and tables [[key]]")
+    count = _COUNT.search(text)
+    if count is None and not entries:
+        raise KeyFileError("it is empty; a list without keys says keys = 0")
+    if count is not None and int(count[1]) != len(entries):
+        raise KeyFileError(f"it has {len(entries)} keys and says keys = {count[1]}; it may be cut off")
     keyring: dict[bytes, Principal] = {}
     names = set[str]()
     for entry in entries:

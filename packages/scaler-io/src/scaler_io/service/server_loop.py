@@ -32,6 +32,11 @@ KEYS_SECONDS = 1.0
 """How often a service looks whether the list of keys that it accepts has changed."""
 
 
+def is_logged(number: int) -> bool:
+    """Whether this one of many equal faults is logged: the first nine are, then one per power of ten."""
+    return number < 10 or str(number).rstrip("0") == "1"
+
+
 class ServiceCore(Protocol):
     """The core or engine of a service."""
 
@@ -230,9 +235,9 @@ class ServiceTurn:
             return False
 
     def _should_log_fault(self) -> bool:
-        """Count a message that cannot be handled; the first nine are logged, then one per power of ten."""
+        """Count a message that cannot be handled."""
         self.malformed += 1
-        return self.malformed < 10 or str(self.malformed).rstrip("0") == "1"
+        return is_logged(self.malformed)
 
     def close(self) -> None:
         """Write the last messages and free the address."""

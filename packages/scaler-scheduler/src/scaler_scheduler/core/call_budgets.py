@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from scaler_protocol.errors import ProtocolError
+from scaler_protocol.errors import ProtocolError, SubmitRefusedError
 from scaler_protocol.handshake import SESSION_CREDIT
 from scaler_protocol.messages import Submit
 from scaler_scheduler.core.records import SessionRecord
@@ -42,7 +42,11 @@ class CallBudgets:
         self._recount_at = total_bytes
 
     def take(self, session: SessionRecord, event: Submit, now: float) -> None:
-        """Count the tasks of a message. Raises ProtocolError, and counts nothing, if they exceed a budget."""
+        """Count the tasks of a message, or count nothing and raise.
+
+        Raises ProtocolError if the client has ignored its credit, and SubmitRefusedError for the other budgets, which
+        it does not know.
+        """
         size = sum(event.calls.lengths)
         calls = 0 if event.graph else size
         size += TASK_BYTES * len(event.tasks)
@@ -71,26 +75,26 @@ class CallBudgets:
         return session.call_bytes
 
     def _check(self, session: SessionRecord, calls: int, size: int) -> None:
-        """Raise ProtocolError if the session may not have `calls` more bytes of calls, or `size` more bytes in all."""
+        """Raise if the session may not have `calls` more bytes of calls, or `size` more bytes in all."""
         if session.call_bytes + calls > CALLS_LIMIT:
             raise ProtocolError(
                 f"session {session.number} has {session.call_bytes:,} bytes of calls that have not ended, and its "
                 f"credit is {SESSION_CREDIT:,}: its client must wait before it submits more"
             )
         if session.task_bytes + size > self._session_bytes:
-            raise ProtocolError(
+            raise SubmitRefusedError(
                 f"session {session.number} has {len(session.tasks):,} tasks, which take {session.task_bytes:,} bytes "
                 f"in the scheduler, and may take {self._session_bytes:,}: submit fewer tasks, or give the scheduler "
                 "more with --max-session-bytes"
             )
 
     def _check_share(self, session: SessionRecord, size: int) -> None:
-        """The memory for tasks is in use: raise ProtocolError if the session's key has more than its share."""
+        """The memory for tasks is in use: raise SubmitRefusedError if the session's key has more than its share."""
         sessions = self._sessions.values()
         share = self._total_bytes // max(1, len({each.share for each in sessions}))
         of_key = sum(each.task_bytes for each in sessions if each.share is session.share)
         if of_key + size > share:
-            raise ProtocolError(
+            raise SubmitRefusedError(
                 f"the tasks of {len(sessions):,} sessions take {self._total:,} bytes in the scheduler, which is all "
                 f"they may take; session {session.number} has {session.task_bytes:,} of them, all sessions of its key "
                 f"have {of_key:,}, and their share is {share:,}: submit again when tasks have ended"

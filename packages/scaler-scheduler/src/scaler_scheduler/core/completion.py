@@ -153,7 +153,7 @@ class Completion:
     ) -> None:
         """Handle one run of a report; `record` is its task, or None if the agent is not known to have the run."""
         status, task = report.statuses[position], report.tasks[position]
-        if status == Status.LOST:
+        if status == Status.LOST and record is not None:
             text = f"a run was lost: {restore(report.results[position])}"
             self._state.event_log.add_text(logging.WARNING, EventKind.RUN, text, task)
         if record is not None and record.state == SECOND:

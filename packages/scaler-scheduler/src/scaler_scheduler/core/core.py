@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_io.links.link_record import LinkFigures
 from scaler_protocol import messages
 from scaler_protocol.capacity import ListWorkers, ManagerStatus
-from scaler_protocol.errors import ProtocolError
+from scaler_protocol.errors import ProtocolError, SubmitRefusedError
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
 from scaler_protocol.ids import session_of
 from scaler_protocol.monitoring import EventKind, MonitorHistory, MonitorStatus, TaskEvents
@@ -51,7 +51,7 @@ from scaler_scheduler.core.managers import Managers
 from scaler_scheduler.core.named_sessions import NamedSessions
 from scaler_scheduler.core.operators import Operators
 from scaler_scheduler.core.peers import Peers
-from scaler_scheduler.core.records import ASSIGNED, DONE, GONE, HELD, WAITING, AgentRecord, SessionRecord
+from scaler_scheduler.core.records import ASSIGNED, DONE, GONE, HELD, WAITING, AgentRecord, SessionRecord, TaskRecord
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.restoration import Restoration
 from scaler_scheduler.core.snapshot import ProcessStats, kept_status, monitor_status, workers_share
@@ -330,16 +330,18 @@ class SchedulerCore:
         try:
             check_submit(event)
             if self.state.refusal and not event.parent:
-                raise ProtocolError(f"the scheduler refuses new work: {self.state.refusal}")
+                raise SubmitRefusedError(f"the scheduler refuses new work: {self.state.refusal}")
             submitter = self._intake.submitter(peer, event) if event.tasks else None
             if submitter is not None and submitter.session is not None:
                 if refusal := self._recorder_refusal(submitter.session):
-                    raise ProtocolError(refusal)
+                    raise SubmitRefusedError(refusal)
                 self.state.budgets.take(submitter.session, event, now)
-        except ProtocolError as error:
+        except (ProtocolError, SubmitRefusedError) as error:
             self._intake.refuse(peer, event, error)
             self.state.forget_nested(map(session_of, event.tasks[:1]))
-            raise
+            if isinstance(error, ProtocolError):
+                raise
+            return
         self._definitions.take(event, now)
         if submitter is not None:
             self._intake.submit(submitter, event, now)
@@ -402,22 +404,24 @@ class SchedulerCore:
     def _inputs(self, peer: bytes, event: messages.Inputs, now: float) -> None:
         check_inputs(event)
         stored = set(event.stored)
+        records = [self.state.find(task) for task in event.tasks]
+        for record in records:
+            if record is not None and record.group.session.peer != peer:
+                raise ProtocolError(f"task {record.id:x} is not the sender's")
         session = self.state.sessions.get(session_of(event.tasks[0])) if event.tasks else None
-        own = session is not None and session.peer == peer
-        if own and (refusal := self._recorder_refusal(session)):
-            self._refuse_inputs(event, ProtocolError(refusal), now)
-            return
-        if self.state.recorder is not None and session is not None and own:
-            self.state.recorder.inputs(session, event)
-        for position, task in enumerate(event.tasks):
-            record = self.state.find(task)
-            if record is not None and record.group.session.peer == peer:
+        if session is not None and session.peer == peer:
+            if refusal := self._recorder_refusal(session):
+                self._refuse_inputs(records, SubmitRefusedError(refusal), now)
+                return
+            if self.state.recorder is not None:
+                self.state.recorder.inputs(session, event)
+        for position, record in enumerate(records):
+            if record is not None:
                 status, payload = event.statuses[position], event.results[position]
                 self._completion.supply(record, event.needs[position], status, payload, now, stored=position in stored)
 
-    def _refuse_inputs(self, event: messages.Inputs, error: ProtocolError, now: float) -> None:
-        for task in event.tasks:
-            record = self.state.find(task)
+    def _refuse_inputs(self, records: Iterable[TaskRecord | None], error: SubmitRefusedError, now: float) -> None:
+        for record in records:
             if record is not None and record.state == HELD:
                 self._completion.fail(record, error, now)
 

@@ -34,6 +34,8 @@ TEXT: Final = Text(1000)
 """The limit of one sentence for monitors."""
 TRACEBACK_LIMIT: Final = 4000
 """Characters sent of a traceback, from its end."""
+_RSS_MOST: Final = 2**64 - 1
+"""What the column of a message can hold: agents report what they like."""
 _ENTRY_BYTES: Final = 200
 """About what an entry takes without its text."""
 
@@ -168,7 +170,7 @@ class History:
             assigned, running = assigned + len(agent.runs), running + len(agent.running)
             if agent.status is not None:
                 cpu, rss = cpu + sum(agent.status.cpus), rss + sum(agent.status.rsses)
-        self.figures.append(PastFigures(now, ended, waiting, assigned, running, cpu, rss))
+        self.figures.append(PastFigures(now, ended, waiting, assigned, running, cpu, min(rss, _RSS_MOST)))
 
     def message(self, since: float) -> MonitorHistory:
         """All of it. `since` is the Unix time, in seconds, at which the core's clock was 0."""

@@ -91,12 +91,12 @@ class Restoration:
         self._intake.submit(Submitter(session.peer, session, None), event, 0.0)
         return True
 
-    def ended(self, report: Done) -> None:
-        """Tasks had ended."""
+    def ended(self, number: int, report: Done) -> None:
+        """Tasks of a session had ended."""
         stored = set(report.stored)
         for position, task in enumerate(report.tasks):
             record = self._state.find(task)
-            if record is not None and record.state != DONE:
+            if record is not None and record.group.session.number == number and record.state != DONE:
                 self._completion.end(
                     record,
                     report.statuses[position],
@@ -126,11 +126,12 @@ class Restoration:
                     self._state.results.forget(listed[task])
             self._completion.cancel_known(tasks, 0.0)
 
-    def inputs(self, event: Inputs) -> None:
-        """The owner had supplied inputs."""
+    def inputs(self, number: int, event: Inputs) -> None:
+        """The owner of a session had supplied inputs of its tasks."""
         stored = set(event.stored)
         for position, task in enumerate(event.tasks):
-            if record := self._state.find(task):
+            record = self._state.find(task)
+            if record is not None and record.group.session.number == number:
                 status, payload = event.statuses[position], event.results[position]
                 self._completion.supply(record, event.needs[position], status, payload, 0.0, stored=position in stored)
 

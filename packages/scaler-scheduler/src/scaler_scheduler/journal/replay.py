@@ -80,7 +80,7 @@ class Replay:
     def _done(self, row: Row) -> None:
         report = unpack_message(row.body)
         assert isinstance(report, Done)
-        self._restoration.ended(report)
+        self._restoration.ended(row.session, report)
         self._ledger.adopt(row, About(report.tasks))
 
     def _released(self, row: Row) -> None:
@@ -96,7 +96,7 @@ class Replay:
     def _inputs(self, row: Row) -> None:
         event = unpack_message(row.body)
         assert isinstance(event, Inputs)
-        self._restoration.inputs(event)
+        self._restoration.inputs(row.session, event)
         self._ledger.adopt(row, About(event.tasks))
 
     def _assigned(self, row: Row) -> None:

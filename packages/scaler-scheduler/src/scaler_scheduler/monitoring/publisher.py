@@ -18,6 +18,7 @@ from scaler_io.links.hub import Hub
 from scaler_io.links.streams import HEADER
 from scaler_io.security.authorized import AuthorizedKeys
 from scaler_io.service.process import cpu_seconds, resident_bytes
+from scaler_io.service.server_loop import is_logged
 from scaler_io.service.socket_lock import SocketLock, remove_dead
 from scaler_io.service.sweep import Sweep
 from scaler_io.transport.publishing import Publisher
@@ -100,6 +101,7 @@ class MonitorPublisher:
         self._publisher = Publisher(keys)
         self._credentials = keys.own if keys is not None else None
         self._claims: list[SocketLock] = []
+        self._failures = 0
         self._numbers = count(1)
         self._timers: list[asyncio.TimerHandle] = []
         self._bind(monitor)
@@ -173,7 +175,9 @@ class MonitorPublisher:
         try:
             self._publisher.send([HEADER.pack(number, 0), *encode(message)])
         except Exception:  # subscribers notice the gap and subscribe again
-            LOGGER.exception("Scheduler: %s could not be published", type(message).__name__)
+            self._failures += 1
+            if is_logged(self._failures):
+                LOGGER.exception("Scheduler: %s could not be published", type(message).__name__)
 
     def _stop(self) -> None:
         for timer in self._timers:
