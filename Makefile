@@ -17,7 +17,7 @@ export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV UV_PROJECT_ENVIRONMENT UV_PYTHON PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help sync fmt lint type test pytest cov bench soak chaos pins api wheels demo
+.PHONY: help sync fmt lint type test pytest cov bench soak chaos pins api docs wheels demo
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -69,8 +69,12 @@ chaos: $(VENV_STAMP) ## 200 clusters in which everything fails at random while 2
 pins: $(VENV_STAMP) ## take the newest third-party versions into pyproject.toml
 	$(RUN)/python tools/pins.py $(UV)
 
-api: $(VENV_STAMP) ## write docs/api.md from the docstrings
+api: $(VENV_STAMP) ## write docs/api.md from the docstrings, docs/options.md from the command lines
 	$(RUN)/python tools/api.py
+	$(RUN)/python tools/options.py
+
+docs: $(VENV_STAMP) ## the documentation as a site, from site/index.html on (Python 3.11 or newer)
+	$(RUN)/python -m sphinx --quiet --fresh-env --nitpicky --fail-on-warning --keep-going --conf-dir docs . site
 
 wheels: $(UV_STAMP) ## build the eight wheels into dist/
 	@rm -rf dist

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import runpy
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -165,3 +168,27 @@ def test_modules_and_paths_in_comments_exist(package: Path) -> None:
 
 def test_architecture_is_short() -> None:
     assert len((ROOT / "ARCHITECTURE.md").read_text("utf-8").splitlines()) <= ARCHITECTURE_LINES
+
+
+@pytest.mark.parametrize("folder", ["docs", "docs/design"])
+def test_every_page_is_listed(folder: str) -> None:
+    """Lists are the navigation of the site, too."""
+    listing = ROOT / folder / "README.md"
+    listed = re.findall(r"^- \[.*?\]\(([\w-]+\.md)\)", listing.read_text("utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(page.name for page in listing.parent.glob("*.md") if page != listing)
+
+
+def test_options_are_generated_from_the_command_lines() -> None:
+    tool = runpy.run_path(str(ROOT / "tools" / "options.py"))
+    assert tool["PAGE"].read_text("utf-8") == tool["page"](), "docs/options.md is not what `make api` writes"
+
+
+@pytest.mark.soak
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx", reason="Sphinx needs Python 3.11")
+    recipe = re.search(r"^docs:.*\n\t\$\(RUN\)/python (.*) site$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert recipe is not None
+    subprocess.run([sys.executable, *recipe[1].split(), tmp_path], cwd=ROOT, check=True)
+    for document in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        assert tmp_path.joinpath(document.relative_to(ROOT)).with_suffix(".html").exists(), document
+    assert "docs/README.html" in (tmp_path / "index.html").read_text("utf-8")

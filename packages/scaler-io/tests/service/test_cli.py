@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from scaler_io.service.cli import Command
+from scaler_io.security.keyring import KeyRole
+from scaler_io.service.cli import Command, default_text
 from scaler_io.service.options import (
     PARENT_PID,
     REFUSED,
@@ -282,6 +283,13 @@ def test_help_shows_defaults_variables_and_an_example(capsys: pytest.CaptureFixt
         assert part in text
     assert "parent-pid" not in text
     assert "default: )" not in text
+
+
+@pytest.mark.parametrize(
+    ("default", "text"), [(KeyRole.CLIENT, "client"), ({}, ""), (0, "0"), (False, "off"), (("a", "b"), "a b")]
+)
+def test_default_as_help_shows_it(default: object, text: str) -> None:
+    assert default_text(Option(("--of",), "what", default=default)) == text
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Any, Final, Generic, NoReturn, TypeVar, cast
 
 from scaler_io.service.options import REQUIRED, Given, OneOf, Option, Refusal, UsageError, field_name, one_line
@@ -291,19 +292,25 @@ def _described(option: Option) -> str:
     if option.hidden:
         return argparse.SUPPRESS
     notes = []
-    if option.default not in (REQUIRED, None, "", ()):
-        notes.append(f"default: {_shown(option.default)}")
+    if default := default_text(option):
+        notes.append(f"default: {default}")
     if option.environment:
         notes.append(f"environment: {option.environment}")
     text = f"{option.help} ({'; '.join(notes)})" if notes else option.help
     return text.replace("%", "%%")
 
 
-def _shown(value: object) -> str:
+def default_text(option: Option) -> str:
+    """The default as people read it; empty if there is none, or an empty one."""
+    value = option.default
+    if value in (REQUIRED, None, "", (), {}):
+        return ""
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, float):
         return f"{value:g}"
+    if isinstance(value, Enum):
+        return str(value.value)
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
