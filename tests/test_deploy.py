@@ -112,3 +112,10 @@ def test_systemd_accepts_the_units(path: Path, tmp_path: Path) -> None:
         ["systemd-analyze", "verify", tmp_path / path.name], capture_output=True, encoding="utf-8", timeout=60
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_tasks_cannot_read_the_key_of_services() -> None:
+    units = {path.stem: unit_file(path)["Service"] for path in UNITS}
+    workers = units.pop("scaler-worker-manager")
+    for field in ("User", "Environment"):
+        assert workers[field] not in {unit[field] for unit in units.values()}

@@ -117,7 +117,7 @@ def test_wrong_parameters_are_named(cluster: Services, keys: Path, tmp_path: Pat
         Client(address=cluster.address, keys=5)  # type: ignore[arg-type]
     with pytest.raises(KeyFileError, match="No such file"):
         Client(address=cluster.address, keys=tmp_path / "nowhere")
-    with pytest.raises(KeyFileError, match=r"has no client\.key or worker\.key or server\.key"):
+    with pytest.raises(KeyFileError, match=r"has no client\.key or worker\.key: ask who runs"):
         Client(address=cluster.address, keys=only(keys, tmp_path / "monitors", "monitor"))
 
 
@@ -155,7 +155,7 @@ def test_monitors_see_a_cluster_with_a_monitors_key_only(cluster: Services, keys
     assert refused.returncode == 1
     assert "demands keys" in refused.stderr
     client = only(keys, tmp_path / "mine", "client")
-    assert "has no monitor.key or operator.key or server.key" in run_top(top, "--once", "--keys", str(client)).stderr
+    assert "has no monitor.key or operator.key: ask who runs" in run_top(top, "--once", "--keys", str(client)).stderr
 
 
 def test_a_dump_needs_an_operators_key(cluster: Services, keys: Path, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_dump_needs_an_operators_key(cluster: Services, keys: Path, tmp_path: 
     assert refused.returncode == 1
     assert "demands keys" in refused.stderr
     refused = run("scaler_launch", "dump", cluster.address, "--keys", str(only(keys, tmp_path / "mine", "client")))
-    assert "has no operator.key or server.key" in refused.stderr
+    assert "has no operator.key: ask who runs" in refused.stderr
 
 
 def test_no_process_has_a_secret_on_its_command_line(cluster: Services, keys: Path) -> None:
@@ -196,7 +196,10 @@ def test_an_agent_with_a_clients_key_ends_with_the_reason(cluster: Services, key
     handed = only(keys, tmp_path / "mine", "client")
     ended = run("scaler_worker", cluster.address, "-n", "1", "--keys", str(handed))
     assert ended.returncode == 2
-    assert "has no worker.key or server.key" in ended.stderr
+    assert "has no worker.key: ask who runs" in ended.stderr
+    ended = run("scaler_worker", cluster.address, "-n", "1", "--keys", str(only(keys, tmp_path / "own", "server")))
+    assert ended.returncode == 2
+    assert "has no worker.key: server.key is for services alone; `scaler keys add-client" in ended.stderr
     ended = run("scaler_worker", cluster.address, "-n", "1", "--insecure")
     assert ended.returncode == 1
     assert "demands keys" in ended.stdout + ended.stderr

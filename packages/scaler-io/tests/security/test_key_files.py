@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import stat
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,7 +22,16 @@ from scaler_io.security.key_files import (
     read_private,
     revoke_key,
 )
-from scaler_io.security.keyring import KeyFileError, KeyPair, KeyRole
+from scaler_io.security.keyring import (
+    CLIENT_KEYS,
+    OPERATOR_KEYS,
+    READER_KEYS,
+    SUBSCRIBER_KEYS,
+    WORKER_KEYS,
+    KeyFileError,
+    KeyPair,
+    KeyRole,
+)
 
 _numbers = itertools.count(1)
 
@@ -65,17 +75,36 @@ def test_keys_are_never_overwritten(keys: Path) -> None:
 
 def test_the_first_role_that_the_directory_holds_is_taken(keys: Path) -> None:
     (keys / "monitor.key").unlink()
-    roles = [KeyRole.MONITOR, KeyRole.OPERATOR, KeyRole.SERVER]
-    assert load_credentials(keys, roles).holder.role is KeyRole.OPERATOR
-    (keys / "operator.key").unlink()
-    (keys / "server.key").unlink()
-    with pytest.raises(KeyFileError, match=r"has no monitor\.key or operator\.key or server\.key"):
+    assert load_credentials(keys, SUBSCRIBER_KEYS).holder.role is KeyRole.OPERATOR
+
+
+@pytest.mark.parametrize("roles", [WORKER_KEYS, CLIENT_KEYS, OPERATOR_KEYS, READER_KEYS, SUBSCRIBER_KEYS])
+def test_nobody_but_services_uses_the_services_key(keys: Path, roles: Sequence[KeyRole]) -> None:
+    """Not even in its directory, where the key of a role is missing as soon as it was revoked."""
+    for role in roles:
+        revoke_key(keys, role.value)
+    make = f"scaler keys add-client NAME --role {roles[0].value} --keys {keys}"
+    with pytest.raises(KeyFileError, match=f"has no .*: server.key is for services alone; `{make}`"):
         load_credentials(keys, roles)
+
+
+def test_where_no_key_is_its_remedy_is_named(keys: Path, tmp_path: Path) -> None:
+    handed = add_key(keys, "ada", KeyRole.CLIENT, generate)
+    services = f"{handed} has no server.key: name the services' directory, on the scheduler's host"
+    with pytest.raises(KeyFileError, match=services):
+        add_key(handed, "bob", KeyRole.CLIENT, generate)
+    with pytest.raises(KeyFileError, match=r"has no authorized\.toml.* name the services' directory"):
+        load_keyring(handed)
+    with pytest.raises(KeyFileError, match=r"has no operator\.key: ask who runs the scheduler for a file"):
+        load_credentials(handed, OPERATOR_KEYS)
+    (new := tmp_path / "new").mkdir(mode=0o700)
+    with pytest.raises(KeyFileError, match=r"has no server\.key: `scaler keys init` makes the keys of a new cluster"):
+        load_credentials(new, [KeyRole.SERVER])
 
 
 def test_a_file_of_another_role_is_refused(keys: Path) -> None:
     (keys / "client.key").replace(keys / "operator.key")
-    with pytest.raises(KeyFileError, match="the key in it has the role client"):
+    with pytest.raises(KeyFileError, match=r"the key in it has the role client: name the file client\.key"):
         load_credentials(keys, [KeyRole.OPERATOR])
 
 
@@ -93,7 +122,7 @@ def test_keys_are_added_and_revoked_by_name(keys: Path) -> None:
 
     assert revoke_key(keys, "ada") == given.holder
     assert given.holder.key not in load_keyring(keys)
-    assert not (handed / "client.key").exists()
+    assert not handed.exists()
     with pytest.raises(KeyFileError, match="has no key 'ada'; it has worker, client, operator, monitor"):
         revoke_key(keys, "ada")
     add_key(keys, "ada", KeyRole.CLIENT, generate)
@@ -153,7 +182,7 @@ def test_links_pipes_and_directories_are_refused(keys: Path) -> None:
     other = keys / "other"
     key.rename(other)
     key.symlink_to(other)
-    with pytest.raises(KeyFileError, match="keys are files, no links"):
+    with pytest.raises(KeyFileError, match=r"client\.key is a symbolic link: copy the file itself"):
         load_credentials(keys, [KeyRole.CLIENT])
     key.unlink()
     key.hardlink_to(other)

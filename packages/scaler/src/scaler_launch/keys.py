@@ -15,7 +15,8 @@ from scaler_protocol.lazy_dataclass import dataclass
 
 HELP: Final = """\
 usage: scaler keys init DIR                             make the keys of a new cluster, one file per role
-       scaler keys add-client NAME --keys DIR           make a further key, to be given to a person or a host
+       scaler keys add-client NAME --keys DIR           make a further key, to be given to a person or a host:
+                                                        a client's, unless --role names another role
        scaler keys list --keys DIR                      show which keys are accepted
        scaler keys revoke NAME --keys DIR               accept a key no longer, and close its connections
 
@@ -139,7 +140,7 @@ def _add(words: Sequence[str]) -> None:
 
     options = ADD.read(words)
     handed = add_key(options.keys.expanduser(), options.name, options.role, new_pair)
-    print(f"{handed} is what {options.name} needs: copy it to the other host over a safe way, and remove it here")
+    print(f"{handed} is what {options.name} needs: copy it to the other host securely (scp), and remove it here")
 
 
 def _list(words: Sequence[str]) -> None:

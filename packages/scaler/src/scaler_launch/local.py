@@ -99,7 +99,7 @@ async def _serve(
         end_children(storage.is_ours)  # which ends with this process
 
     stop = ending(options.parent_pid, at_once=end_at_once if workers is not None else None)
-    workers_key = options.credentials(WORKER_KEYS)
+    workers_key = options.credentials(WORKER_KEYS) if workers is not None else None
     holder = workers_key.holder if workers_key is not None else ANYONE
     listener = InProcessListener(options.address, options.authorized(), holder)
     ready_fd = options.ready_fd

@@ -7,6 +7,7 @@ its content would be known to others, or chosen by them. A file is complete when
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
@@ -55,10 +56,24 @@ def load_credentials(directory: Path, roles: Sequence[KeyRole]) -> Credentials:
         if os.path.lexists(path):
             found = _understood(path, read_credentials, _CREDENTIAL_BYTES)
             if found.holder.role is not role:
-                raise KeyFileError(f"{path}: the key in it has the role {found.holder.role.value}")
+                kind = found.holder.role.value
+                raise KeyFileError(f"{path}: the key in it has the role {kind}: name the file {kind}.key")
             return found
     names = " or ".join(f"{role.value}.key" for role in roles)
-    raise KeyFileError(f"{directory} has no {names}: `scaler keys init` makes all keys of a cluster")
+    raise KeyFileError(f"{directory} has no {names}: {_remedy(directory, roles)}")
+
+
+def _remedy(directory: Path, roles: Sequence[KeyRole]) -> str:
+    """What to do where none of these roles has a file."""
+    if KeyRole.SERVER in roles:
+        if any(directory.glob("*.key")):
+            return "name the services' directory, on the scheduler's host"
+        return "`scaler keys init` makes the keys of a new cluster"
+    kind = roles[0].value
+    if os.path.lexists(directory / f"{KeyRole.SERVER.value}.key"):
+        make = f"`scaler keys add-client NAME --role {kind} --keys {directory}`"
+        return f"server.key is for services alone; {make} makes a file {kind}.key, in a directory of its own"
+    return f"ask who runs the scheduler for a file {kind}.key; `scaler keys add-client NAME --role {kind}` makes one"
 
 
 def key_directory(text: str) -> Path:
@@ -68,6 +83,9 @@ def key_directory(text: str) -> Path:
 
 def load_keyring(directory: Path) -> dict[bytes, Principal]:
     """The keys that services accept, besides their own; raises KeyFileError."""
+    if not os.path.lexists(directory / AUTHORIZED):
+        where = "name the services' directory, which `scaler keys init` made"
+        raise KeyFileError(f"{directory} has no {AUTHORIZED}, No such file: {where}")
     return _understood(directory / AUTHORIZED, read_keyring, _KEYRING_BYTES)
 
 
@@ -125,10 +143,12 @@ def revoke_key(directory: Path, name: str) -> Principal:
             names = ", ".join(holder.name for holder in keyring.values())
             raise KeyFileError(f"{directory} has no key {name!r}; it has {names or 'none'}")
         replace(directory / AUTHORIZED, keyring_text(other for other in keyring.values() if other is not holder))
-    for path in _files_of(directory, holder):
-        with contextlib.suppress(FileNotFoundError, KeyFileError):
-            if _understood(path, read_credentials, _CREDENTIAL_BYTES).holder == holder:
-                path.unlink()
+        for path in _files_of(directory, holder):
+            with contextlib.suppress(FileNotFoundError, KeyFileError):
+                if _understood(path, read_credentials, _CREDENTIAL_BYTES).holder == holder:
+                    path.unlink()
+        with contextlib.suppress(OSError):  # something else is in it
+            (directory / _HANDED / holder.name).rmdir()
     return holder
 
 
@@ -158,7 +178,7 @@ def check_directory(path: Path) -> None:
     try:
         found = os.stat(path)
     except OSError as error:
-        raise KeyFileError(f"the directory of keys {path}: {error.strerror}") from None
+        raise KeyFileError(f"the directory of keys {path}: {error.strerror}; name the one with the keys") from None
     if not stat.S_ISDIR(found.st_mode):
         raise KeyFileError(f"{path} is no directory: name the directory of the keys")
     _check_owner(path, found)
@@ -169,22 +189,24 @@ def read_private(path: Path, limit: int) -> str:
     try:
         descriptor = os.open(path, os.O_RDONLY | _OPEN)
     except OSError as error:
-        raise KeyFileError(f"{path}: {error.strerror}; keys are files, no links") from None
+        if error.errno == errno.ELOOP:
+            raise KeyFileError(f"{path} is a symbolic link: copy the file itself") from None
+        raise KeyFileError(f"{path}: {error.strerror}") from None
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise KeyFileError(f"{path} is no file")
+            raise KeyFileError(f"{path} is no file: copy the file itself")
         _check_owner(path, found)
         if found.st_nlink != 1:
             raise KeyFileError(f"{path} has {found.st_nlink} names, and may be changed by another one: copy it")
         if len(read := os.read(descriptor, limit + 1)) > limit:
-            raise KeyFileError(f"{path} has more than {limit:,} bytes")
+            raise KeyFileError(f"{path} has more than {limit:,} bytes: copy the file again")
     finally:
         os.close(descriptor)
     try:
         return read.decode("utf-8")
     except UnicodeDecodeError:
-        raise KeyFileError(f"{path} is no text") from None
+        raise KeyFileError(f"{path} is no text: copy the file again") from None
 
 
 def _check_owner(path: Path, found: os.stat_result) -> None:

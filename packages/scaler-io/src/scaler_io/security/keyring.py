@@ -56,14 +56,13 @@ LINK_KEYS: Final = frozenset({KeyRole.SERVER, KeyRole.WORKER, KeyRole.CLIENT, Ke
 MONITOR_KEYS: Final = frozenset({KeyRole.SERVER, KeyRole.OPERATOR, KeyRole.MONITOR})
 """Roles of keys that may subscribe to the scheduler's status and events."""
 
-
-WORKER_KEYS: Final = (KeyRole.WORKER, KeyRole.SERVER)
+WORKER_KEYS: Final = (KeyRole.WORKER,)
 CLIENT_KEYS: Final = (KeyRole.CLIENT, *WORKER_KEYS)
-OPERATOR_KEYS: Final = (KeyRole.OPERATOR, KeyRole.SERVER)
-READER_KEYS: Final = (KeyRole.OPERATOR, KeyRole.CLIENT, KeyRole.SERVER)
+OPERATOR_KEYS: Final = (KeyRole.OPERATOR,)
+READER_KEYS: Final = (*OPERATOR_KEYS, KeyRole.CLIENT)
 SUBSCRIBER_KEYS: Final = (KeyRole.MONITOR, *OPERATOR_KEYS)
-"""The keys with which agents and managers, clients, operators, readers of results and monitors connect: the first that
-there is."""
+"""The keys with which agents and managers, clients, operators, readers of results and monitors connect: the first whose
+file there is. None of them uses the services' key, which proves every role."""
 
 
 @dataclass(frozen=True, slots=True)
