@@ -57,11 +57,13 @@ def test_a_combo_takes_an_address_and_every_old_name(tmp_path: Path) -> None:
         logging_paths=(str(log),),
         logging_level="DEBUG",
         event_loop="builtin",
+        threads_per_worker=2,
     )
     try:
         assert combo.get_address() == address
         with Client(address=address) as client:
             assert client.submit_verbose(square, (3,), {}, {"special": -1}).result(SECONDS) == 9
+            assert client.submit(os.getenv, "OMP_NUM_THREADS").result(SECONDS) == "2"
         with pytest.raises((OSError, RuntimeError)):
             SchedulerClusterCombo(address=address, n_workers=1, logging_paths=("/dev/null",))
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Final
 
 from scaler_io.service.base import SERVICE_OPTIONS, ServiceOptions
@@ -23,8 +24,17 @@ from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import QUEUE_SIZE, WORKER_NAME
 
 WORKERS_LIMIT: Final = 4096
+THREADS_LIMIT: Final = 1024
 HAND_OVER_SECONDS: Final = 8.0
 """How long an agent may hand over the objects of its host, after draining."""
+
+
+def environment_variable(text: str) -> tuple[str, str]:
+    """Parse NAME=VALUE; raises ValueError."""
+    name, equals, value = text.partition("=")
+    if not equals or re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) is None:
+        raise ValueError(f"{text!r} is not NAME=VALUE, with a name of letters, digits and underscores")
+    return name, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +54,8 @@ class WorkerConfig:
     """Open files allowed per worker, as set when the agent was started; 0: the template's limit."""
     keys: str = ""
     """The directory of the cluster's keys; empty if connections use none."""
-    key_environment: tuple[tuple[str, str], ...] = ()
-    """Environment variables about keys for clients in tasks and in processes that tasks start."""
+    environment: tuple[tuple[str, str], ...] = ()
+    """Environment variables, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +75,8 @@ class ClusterConfig(ServiceOptions):
     garbage_collect_interval_seconds: float
     trim_memory_threshold_bytes: int
     memory_limit_per_worker: int
+    threads_per_worker: int | None
+    env: tuple[tuple[str, str], ...]
     preload: str | None
     worker_manager_id: str
     unit_id: str
@@ -173,6 +185,21 @@ COMMAND: Final = Command(
             whole_number(0),
             default=0,
             metavar="BYTES",
+        ),
+        Option(
+            ("--threads-per-worker", "-tpw"),
+            "threads that OpenMP and BLAS libraries start in each worker (OMP_NUM_THREADS and the like);"
+            " 0 leaves it to them; 1 if left out, unless the environment says",
+            whole_number(0, THREADS_LIMIT),
+            default=None,
+        ),
+        Option(
+            ("--env",),
+            "environment variables of the workers, NAME=VALUE",
+            environment_variable,
+            default=(),
+            repeated=True,
+            metavar="NAME=VALUE",
         ),
         Option(
             ("--preload",),

@@ -58,6 +58,8 @@ class SchedulerClusterCombo:
         death_timeout_seconds: how long workers wait for a lost scheduler before they end.
         garbage_collect_interval_seconds, trim_memory_threshold_bytes: when workers collect garbage and free memory.
         memory_limit_per_worker: bytes of memory that one task may use; it is stopped beyond, and 0 is no limit.
+        threads_per_worker: threads of OpenMP and BLAS libraries in each worker, 0 to leave it to them; None for one,
+            or what the environment says (`OMP_NUM_THREADS`, …).
         per_worker_task_queue_size, per_worker_queue_size: tasks that a worker holds at most.
         protected: whether `Client.shutdown` is refused.
         event_loop: `"builtin"` or `"uvloop"`.
@@ -122,6 +124,7 @@ class SchedulerClusterCombo:
         spill_directory: str | os.PathLike[str] | None = None,
         spill_limit: int | None = None,
         memory_limit_per_worker: int = 0,
+        threads_per_worker: int | None = None,
         journal: str | os.PathLike[str] | None = None,
         journal_sync: str = "normal",
     ) -> None:

@@ -49,6 +49,7 @@ _CLUSTER_OPTIONS = (
     "garbage_collect_interval_seconds",
     "trim_memory_threshold_bytes",
     "memory_limit_per_worker",
+    "threads_per_worker",
     "preload",
     "event_loop",
 )
@@ -87,6 +88,7 @@ class LocalClusterConfig:
     garbage_collect_interval_seconds: float
     trim_memory_threshold_bytes: int
     memory_limit_per_worker: int
+    threads_per_worker: int | None
     per_worker_task_queue_size: int
     per_worker_queue_size: int | None
     protected: bool
@@ -274,6 +276,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "garbage_collect_interval_seconds": _positive_seconds,
     "trim_memory_threshold_bytes": _whole(SIZE),
     "memory_limit_per_worker": _whole(SIZE),
+    "threads_per_worker": _whole(Whole(0, 1024)),
     "per_worker_task_queue_size": _whole(Whole(1, QUEUE_SIZE.most)),
     "per_worker_queue_size": _whole(Whole(1, QUEUE_SIZE.most)),
     "protected": flag,
@@ -299,6 +302,7 @@ _OPTIONAL: Final = frozenset(
         "per_worker_queue_size",
         "logging_config_file",
         "preload",
+        "threads_per_worker",
         "memory_limit",
         "segment_directory",
         "spill_directory",

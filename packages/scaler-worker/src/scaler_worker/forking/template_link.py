@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from scaler_io import descriptors
-from scaler_io.security.key_files import INSECURE_VARIABLE, KEYS_VARIABLE
 from scaler_io.service.memory_limits import allowed_bytes, default_directory, free_bytes
 from scaler_io.service.runtime_dirs import HostDirectory
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_worker.config import WORKERS_LIMIT, ClusterConfig, WorkerConfig
 from scaler_worker.forking.template import REPORT, REQUEST, run_template, spawn_arguments
 from scaler_worker.ipc.shared_state import SharedState
+from scaler_worker.worker.environment import worker_environment
 from scaler_worker.worker.preload import Preload
 
 CACHE_SHARE = 0.2
@@ -99,13 +99,6 @@ class TemplateLink:
         self._channel.close()
 
 
-def _key_environment(config: ClusterConfig) -> tuple[tuple[str, str], ...]:
-    """The keys of the command line; the user's own are found without a variable, where they are for."""
-    if config.insecure:
-        return ((INSECURE_VARIABLE, "1"),)
-    return ((KEYS_VARIABLE, str(config.keys)),) if config.keys is not None else ()
-
-
 @dataclass(frozen=True, slots=True)
 class Forking:
     """The template, and the resources that workers inherit."""
@@ -141,7 +134,7 @@ class Forking:
                 min(limit, free_bytes(directory)),
                 descriptors.limit(),
                 str(config.key_place() or ""),
-                _key_environment(config),
+                worker_environment(config, os.environ),
             )
             lifeline = os.pipe()
             shared = SharedState.create(WORKERS_LIMIT + BLOCKED_AND_SPARE)

@@ -67,6 +67,7 @@ class ManagerOptions(ServiceOptions):
     garbage_collect_interval_seconds: float
     trim_memory_threshold_bytes: int
     memory_limit_per_worker: int
+    threads_per_worker: int | None
     preload: str | None
 
     def __post_init__(self) -> None:
@@ -143,6 +144,7 @@ _SAME_AS_CLUSTER: Final = (
     "garbage_collect_interval_seconds",
     "trim_memory_threshold_bytes",
     "memory_limit_per_worker",
+    "threads_per_worker",
     "logging_level",
     "log_format",
     "event_loop",
@@ -195,6 +197,7 @@ MANAGER_OPTIONS: Final[Sequence[Option]] = (
             "garbage_collect_interval_seconds",
             "trim_memory_threshold_bytes",
             "memory_limit_per_worker",
+            "threads_per_worker",
             "preload",
         )
     ),

@@ -121,9 +121,8 @@ def use_path_of_caller() -> None:
 
 
 def _object_store(config: WorkerConfig, shared: SharedState, name: str) -> WorkerObjectStore:
-    """The connection to object storage; clients in tasks, and in processes that tasks start, use the same keys."""
+    """The connection to object storage."""
     keys = Path(config.keys) if config.keys else None
-    os.environ.update(config.key_environment)
     return WorkerObjectStore(
         lambda: config.object_storage_address or shared.storage,
         shared.secret,
@@ -142,6 +141,7 @@ def run_worker(
     try:
         _become_worker(ends, lifeline)
         pipe = ResultPipe(ends.results, ends.faults)
+        os.environ.update(config.environment)
         use_path_of_caller()
         if not _preload(config, pipe):
             os._exit(1)
