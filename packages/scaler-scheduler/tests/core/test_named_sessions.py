@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scaler_io.links.events import PeerLost
+from scaler_io.links.events import PeerJoined, PeerLost
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
 from scaler_protocol.ids import count_of, function_id
@@ -184,3 +184,20 @@ def test_a_client_ends_its_session_and_leaves(driver: SchedulerDriver) -> None:
     driver.feed(client, GONE)
     assert not driver.core.state.sessions and not driver.core.state.results.bytes
     assert to_storage(driver)[-1] == KeepSession(b"c"[0], KEY, keep=False)
+
+
+def test_a_client_that_loses_its_connection_while_it_ends_its_session_comes_back_to_hear_so(
+    driver: SchedulerDriver,
+) -> None:
+    client = attach(driver)
+    driver.submit(client)
+    driver.feed(client, EndSession(1))
+    again = welcome(driver, b"client")
+    assert isinstance(again, Welcome) and again.session == client[0]
+    other = attach(driver, b"other")
+    assert isinstance(welcome(driver, b"client"), Welcome)
+    hello = Hello(Role.CLIENT, client, 1, session=client[0], session_name=NAME, session_key=KEY, epoch=2)
+    driver.feed(client, PeerJoined(hello, True))
+    assert [session.peer for session in driver.core.state.sessions.values()] == [other]
+    driver.feed(client, PeerLost("left", farewell=True))
+    assert [session.peer for session in driver.core.state.sessions.values()] == [other]

@@ -68,9 +68,11 @@ class Peers:
         refusals: list[str] = []
         if problem := self._changed(hello):
             refusals.append(problem)
+        ended = self._has_ended_session(hello.identity)
+        named = bool(hello.session_name) and not ended
         if hello.role == Role.CLIENT:
             known = self._state.sessions.get(hello.session)
-            if hello.session_name and (refused := self._named_sessions.refusal(hello)):
+            if named and (refused := self._named_sessions.refusal(hello)):
                 return refused
             if not hello.session_name and known is not None and known.peer != hello.identity:
                 refusals.append(f"session {hello.session} is taken: connect again with another number")
@@ -81,8 +83,10 @@ class Peers:
         welcome = Welcome(self._state.incarnation, storage_address=self._state.config.storage_address)
         if hello.role == Role.CLIENT:
             welcome = replace(welcome, task_credit=self._task_credits.credit(len({*self.clients, hello.identity})))
-            if hello.session_name:
+            if named:
                 welcome = self._named_sessions.welcome(hello, welcome)
+            elif ended:
+                welcome = replace(welcome, session=self.clients[hello.identity].number)
         return admit(hello, welcome, service=ServiceKind.SCHEDULER, roles=_ROLES, refusals=refusals)
 
     def _changed(self, hello: Hello) -> str:
@@ -94,11 +98,18 @@ class Peers:
             return ""
         if hello.role != known:
             return f"identity {peer.hex()} has role {known}, not {hello.role}: use one identity per process"
+        if self._has_ended_session(peer):
+            return ""
         if session and (session.named.name if session.named else "") != hello.session_name:
             return f"identity {peer.hex()} has another session than {hello.session_name!r}: use one per session"
         if session and session.named is None and hello.session != session.number:
             return f"identity {peer.hex()} has session {session.number}, not {hello.session}: use one per session"
         return ""
+
+    def _has_ended_session(self, peer: bytes) -> bool:
+        """Whether a connected client has ended its session: it comes back to hear so, and then leaves."""
+        session = self.clients.get(peer)
+        return session is not None and self._state.sessions.get(session.number) is not session
 
     def _role_of(self, peer: bytes) -> int | None:
         """The role of a connected peer."""
@@ -154,6 +165,8 @@ class Peers:
             self._managers.drain(agent, "it was told before")
 
     def _client_joined(self, peer: bytes, hello: Hello, now: float) -> None:
+        if self._has_ended_session(peer):
+            return
         if hello.session_name:
             session = self._named_sessions.attach(peer, hello, now)
             self.clients = {other: each for other, each in self.clients.items() if each is not session}
