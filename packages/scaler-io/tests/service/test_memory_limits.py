@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,32 @@ def test_a_directory_ends_with_its_server_also_a_dead_one(tmp_path: Path) -> Non
         with ServerDirectory(tmp_path / "new"):
             assert not being_made.exists()
     assert not living.path.exists()
+
+
+def test_what_a_server_leaves_that_is_killed_while_it_removes_a_directory_is_removed_by_the_next_one(
+    tmp_path: Path,
+) -> None:
+    """A process of its own, which kills itself when it is about to delete the fourth file."""
+    dead = tmp_path / "scaler-objects-dead"
+    dead.mkdir()
+    for name in ("lock", *map(str, range(8))):
+        (dead / name).touch()
+    program = """
+import os, signal, sys
+from pathlib import Path
+left, unlink = iter(range(3)), os.unlink
+def dying(path, **options):
+    next(left, None) is not None or os.kill(os.getpid(), signal.SIGKILL)
+    unlink(path, **options)
+os.unlink = dying
+from scaler_io.service.runtime_dirs import ServerDirectory
+ServerDirectory(Path(sys.argv[1]))
+"""
+    assert subprocess.run([sys.executable, "-c", program, str(tmp_path)]).returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    assert left != dead and len(list(left.iterdir())) == 6
+    with ServerDirectory(tmp_path) as living:
+        assert list(tmp_path.iterdir()) == [living.path]
 
 
 def test_a_lock_is_never_seen_before_it_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ class ServerDirectory:
         """
         if _is_lock_of(self._lock, self.path):
             return False
-        shutil.rmtree(self.path, ignore_errors=True)
+        _delete(self.path)
         self.path.mkdir(mode=0o700)
         os.close(self._lock)
         self._lock = self._make_lock()
@@ -66,7 +66,7 @@ class ServerDirectory:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        _delete(self.path)
         os.close(self._lock)
 
 
@@ -140,7 +140,18 @@ def _remove(path: Path) -> None:
     """Remove a directory that the caller has locked exclusively; its name is free at once."""
     going = path.with_name(f"{SERVER_PREFIX}{secrets.token_hex(8)}")
     path.rename(going)
-    shutil.rmtree(going, ignore_errors=True)
+    _delete(going)
+
+
+def _delete(path: Path) -> None:
+    """Delete a directory with its lock last: the next program sees at once that what a killed one has left is dead."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(path):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            elif entry.name != _LOCK:
+                os.unlink(entry.path)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _remove_dead(parent: Path) -> None:
