@@ -8,6 +8,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 
 from scaler_io.interpreters import words_of
 from scaler_io.security.keyring import KeyRole
@@ -19,8 +20,10 @@ from scaler_scheduler.service.options import SchedulerOptions
 LOGGER = logging.getLogger("scaler")
 WAIT_SECONDS = 2.0
 """Seconds to wait for a server that another process starts."""
-START_SECONDS = 10.0
-"""How long to wait for a server that was started here."""
+START_SECONDS = 60.0
+"""How long a server that was started here may take until it listens, as on a busy host; then it is killed."""
+RETRY_SECONDS = 10.0
+"""How long after the start of a server that has ended before it listened the next one is started."""
 ANSWER_SECONDS = 10.0
 """How long a server that another process has started may take to answer."""
 _PROBE_SECONDS = 0.1
@@ -33,15 +36,21 @@ class StorageServer:
         self.address = options.object_storage_address or scheduler.beside(1)
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
+        self._retry_at = 0.0
 
     def start(self) -> None:
         """Start one now, without waiting for another; does nothing if the options name a server."""
         if self._options.object_storage_address is not None:
             return
-        if self._process is not None:  # it has ended, or does not respond
+        if self._process is None:
+            LOGGER.info("Scheduler: no object storage server at %s, starting one", self.address)
+        else:
+            code = self._process.poll()
             self._process.kill()
             self._process.wait()
-        LOGGER.info("Scheduler: no object storage server at %s, starting one", self.address)
+            reason = f"was killed: it did not listen for {START_SECONDS:g} s" if code is None else f"ended, code {code}"
+            LOGGER.warning("Scheduler: the object storage server at %s %s; starting one again", self.address, reason)
+        self._retry_at = time.monotonic() + RETRY_SECONDS
         command = [sys.executable, *words_of("scaler_storage"), str(self.address), "--parent-pid", str(os.getpid())]
         # Ctrl-C in a terminal is for the scheduler: ours would be the server's second signal, and leave its files.
         self._process = subprocess.Popen(
@@ -54,7 +63,7 @@ class StorageServer:
             return
         seconds = WAIT_SECONDS if self._process is None else START_SECONDS
         while True:
-            if await _comes_up(self.address, seconds):
+            if await self._comes_up(seconds):
                 is_ours = self._process is not None and self._process.poll() is None
                 asking = None if is_ours else asyncio.ensure_future(self._warn_of_strangers())
                 try:
@@ -62,10 +71,22 @@ class StorageServer:
                 finally:
                     if asking is not None:
                         asking.cancel()
-                seconds = 0.0 if is_ours else WAIT_SECONDS
+                seconds = START_SECONDS if is_ours else WAIT_SECONDS
+                self._retry_at = time.monotonic() + (0.0 if is_ours else WAIT_SECONDS)
             else:
                 self.start()
                 seconds = START_SECONDS
+
+    async def _comes_up(self, seconds: float) -> bool:
+        """Whether a server listens now or within `seconds`; False sooner if ours has ended."""
+        until = time.monotonic() + seconds
+        while not await _listens(self.address):
+            now = time.monotonic()
+            has_ended = self._process is not None and self._process.poll() is not None
+            if now >= until or (has_ended and now >= self._retry_at):
+                return False
+            await asyncio.sleep(_PROBE_SECONDS)
+        return True
 
     async def _warn_of_strangers(self) -> None:
         """Log a warning if what listens at the address is no object storage server."""
@@ -121,20 +142,13 @@ async def _connect(address: Address) -> tuple[asyncio.StreamReader, asyncio.Stre
     return await asyncio.open_connection(address.host, address.port)
 
 
-async def _comes_up(address: Address, seconds: float) -> bool:
-    """Whether a server listens at the address, now or within `seconds`."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + seconds
-    while True:
-        try:
-            _, writer = await _connect(address)
-        except OSError:
-            if loop.time() >= until:
-                return False
-            await asyncio.sleep(_PROBE_SECONDS)
-        else:
-            writer.close()
-            return True
+async def _listens(address: Address) -> bool:
+    try:
+        _, writer = await _connect(address)
+    except OSError:
+        return False
+    writer.close()
+    return True
 
 
 async def _until_gone(address: Address) -> None:
