@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import io
 import pickle
@@ -134,6 +135,18 @@ def test_identities_are_unique_keys(client: Client, cluster: LocalCluster) -> No
         assert {client.identity: 1, other.identity: 2}[client.identity] == 1
         assert client.identity != other.identity and bytes(client.identity).startswith(b"Client|")
         assert len(bytes(client.identity)) == len(b"Client|") + 32
+
+
+def test_a_client_says_what_it_is(client: Client, cluster: LocalCluster) -> None:
+    async def call() -> Client:
+        async with Client(address=cluster.address, name="night") as other:
+            assert await other.submit(square, 3) == 9
+            assert repr(other) == f"<Client 'night' of {cluster.address}, connected>"
+            return other
+
+    other = asyncio.run(call())
+    assert other.address == client.address == cluster.address
+    assert repr(other) == f"<Client 'night' of {cluster.address}, disconnected>"
 
 
 def test_many_threads_share_a_client(client: Client) -> None:

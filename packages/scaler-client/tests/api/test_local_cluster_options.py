@@ -97,6 +97,13 @@ def test_what_the_scheduler_would_refuse_is_refused_by_the_caller(given: dict[st
         LocalClusterConfig.of({**DEFAULTS, **given})
 
 
+def test_bytes_may_have_a_unit() -> None:
+    found = LocalClusterConfig.of({**DEFAULTS, "memory_limit": "4GB", "memory_limit_per_worker": "512MiB"})
+    assert (found.memory_limit, found.memory_limit_per_worker) == (4 * 10**9, 2**29)
+    with pytest.raises(ValueError, match="memory_limit: '4 apples' is not a number of bytes, like 4000000000, 4GB"):
+        LocalClusterConfig.of({**DEFAULTS, "memory_limit": "4 apples"})
+
+
 def test_an_event_loop_that_is_not_installed_is_refused_by_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert LocalClusterConfig.of({**DEFAULTS, "event_loop": "builtin"}).event_loop == "builtin"

@@ -12,6 +12,7 @@ from scaler_io.service.options import (
     REFUSED_BY_CLUSTER,
     Option,
     UsageError,
+    byte_count,
     comma_list,
     positive_seconds,
     seconds,
@@ -162,7 +163,7 @@ COMMAND: Final = Command(
             ("--object-cache-limit", "-ocl"),
             "what workers of this host share where object storage is elsewhere: fetched objects, and results;"
             " 20 % of the memory that the host or control group allows if left out",
-            whole_number(0),
+            byte_count(),
             default=None,
             metavar="BYTES",
         ),
@@ -175,14 +176,15 @@ COMMAND: Final = Command(
         Option(
             ("--trim-memory-threshold-bytes", "-tm"),
             "give free memory back to the system when a worker uses more than this",
-            whole_number(0),
+            byte_count(),
             default=1024**3,
+            metavar="BYTES",
         ),
         Option(
             ("--memory-limit-per-worker", "-mlw"),
             "stop a task that uses more memory than this, its child processes included; 0 is no limit."
             " It is then tried once more, alone on its host, with what all workers of the host may use together",
-            whole_number(0),
+            byte_count(),
             default=0,
             metavar="BYTES",
         ),

@@ -540,6 +540,16 @@ class Client:
         return f"Client|{self._identity.hex()}".encode()
 
     @property
+    def address(self) -> str | None:
+        """The address of the scheduler; None inside a task.
+
+        >>> client.address == address
+        True
+        """
+        address: str | None = self._settings["address"]
+        return address
+
+    @property
     def name(self) -> str:
         """What pages, logs and events call this client.
 
@@ -589,11 +599,27 @@ class Client:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.disconnect()
 
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        import asyncio  # as late as possible: `import scaler` is to be fast
+
+        await asyncio.to_thread(self.disconnect)
+
+    def __repr__(self) -> str:
+        return f"<Client {self._name!r} of {self.address or 'its task'}, {self._state}>"
+
+    @property
+    def _state(self) -> str:
+        return "disconnected" if self._calls.is_closed else "connected"
+
     def _repr_html_(self) -> str:
         from scaler_client.api.notebook import html_table
 
-        address = self._settings["address"] or "inside a task"
-        state = "disconnected" if self._calls.is_closed else "connected"
+        address, state = self.address or "inside a task", self._state
         rows = {"scheduler": address, "name": self._name, "state": state}
         return html_table("Scaler client", rows)
 

@@ -57,7 +57,8 @@ class SchedulerClusterCombo:
         task_timeout_seconds: the default limit of a run; 0 for none.
         death_timeout_seconds: how long workers wait for a lost scheduler before they end.
         garbage_collect_interval_seconds, trim_memory_threshold_bytes: when workers collect garbage and free memory.
-        memory_limit_per_worker: bytes of memory that one task may use; it is stopped beyond, and 0 is no limit.
+        memory_limit_per_worker: bytes of memory that one task may use; it is stopped beyond, and 0 is no limit. Here
+            and elsewhere `"4GB"` and `"512MiB"` are numbers of bytes, too.
         threads_per_worker: threads of OpenMP and BLAS libraries in each worker, 0 to leave it to them; None for one,
             or what the environment says (`OMP_NUM_THREADS`, …).
         per_worker_task_queue_size, per_worker_queue_size: tasks that a worker holds at most.
@@ -104,7 +105,7 @@ class SchedulerClusterCombo:
         load_balance_seconds: float = 1,
         load_balance_trigger_times: int = 2,
         garbage_collect_interval_seconds: float = 30,
-        trim_memory_threshold_bytes: int = 1024**3,
+        trim_memory_threshold_bytes: int | str = 1024**3,
         per_worker_task_queue_size: int = 1000,
         hard_processor_suspend: bool = False,
         protected: bool = True,
@@ -119,11 +120,11 @@ class SchedulerClusterCombo:
         allocate_policy: str = "even_load",
         preload: str | None = None,
         per_worker_queue_size: int | None = None,
-        memory_limit: int | None = None,
+        memory_limit: int | str | None = None,
         segment_directory: str | os.PathLike[str] | None = None,
         spill_directory: str | os.PathLike[str] | None = None,
-        spill_limit: int | None = None,
-        memory_limit_per_worker: int = 0,
+        spill_limit: int | str | None = None,
+        memory_limit_per_worker: int | str = 0,
         threads_per_worker: int | None = None,
         journal: str | os.PathLike[str] | None = None,
         journal_sync: str = "normal",

@@ -14,6 +14,7 @@ from scaler_client.parameters import check, check_address, check_positive_second
 from scaler_io.ports import is_free
 from scaler_io.service.options import ALLOCATE_POLICY, EVENT_LOOP_KIND, JOURNAL_SYNC, LOGGING_LEVEL
 from scaler_protocol.addresses import Address
+from scaler_protocol.byte_counts import parse_bytes
 from scaler_protocol.capabilities import capabilities
 from scaler_protocol.errors import AddressError, CapabilityError
 from scaler_protocol.lazy_dataclass import dataclass
@@ -22,7 +23,7 @@ from scaler_protocol.ranges import Text, Whole, shown
 
 WORKERS: Final = Whole(0, 4096)
 """Workers of a local cluster."""
-_BYTES: Final = Whole(1, SIZE.most)
+_POSITIVE: Final = Whole(1, SIZE.most)
 _WORDS: Final = Text(4096, least=1)
 
 _SCHEDULER_OPTIONS = (
@@ -173,6 +174,21 @@ def _whole(limit: Whole) -> Callable[[str, Any], int]:
     return look
 
 
+def _bytes(limit: Whole) -> Callable[[str, Any], int]:
+    """A number of bytes, or a text like 4GB."""
+
+    def look(name: str, value: Any) -> int:
+        if isinstance(value, str):
+            try:
+                value = parse_bytes(value)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        check(name, value, limit)
+        return int(value)
+
+    return look
+
+
 def _seconds(name: str, value: Any) -> float:
     check(name, value, SECONDS)
     return float(value)
@@ -274,8 +290,8 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "task_timeout_seconds": _seconds,
     "death_timeout_seconds": _positive_seconds,
     "garbage_collect_interval_seconds": _positive_seconds,
-    "trim_memory_threshold_bytes": _whole(SIZE),
-    "memory_limit_per_worker": _whole(SIZE),
+    "trim_memory_threshold_bytes": _bytes(SIZE),
+    "memory_limit_per_worker": _bytes(SIZE),
     "threads_per_worker": _whole(Whole(0, 1024)),
     "per_worker_task_queue_size": _whole(Whole(1, QUEUE_SIZE.most)),
     "per_worker_queue_size": _whole(Whole(1, QUEUE_SIZE.most)),
@@ -286,10 +302,10 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "logging_config_file": _file,
     "allocate_policy": _word(ALLOCATE_POLICY),
     "preload": _text,
-    "memory_limit": _whole(_BYTES),
+    "memory_limit": _bytes(_POSITIVE),
     "segment_directory": _path,
     "spill_directory": _path,
-    "spill_limit": _whole(_BYTES),
+    "spill_limit": _bytes(_POSITIVE),
     "journal": _path,
     "journal_sync": _word(JOURNAL_SYNC),
 }

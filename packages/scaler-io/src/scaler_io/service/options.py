@@ -9,9 +9,10 @@ from typing import Final, NamedTuple
 
 from scaler_io.security.key_files import INSECURE_VARIABLE, KEYS_VARIABLE, key_directory
 from scaler_protocol.addresses import Address
+from scaler_protocol.byte_counts import parse_bytes
 from scaler_protocol.errors import AddressError
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.limits import SECONDS
+from scaler_protocol.limits import SECONDS, SIZE
 from scaler_protocol.safe_text import escaped
 
 REQUIRED: Final = object()
@@ -153,6 +154,20 @@ def whole_number(minimum: int | None = None, maximum: int | None = None) -> Call
     return parse
 
 
+def byte_count(minimum: int = 0) -> Callable[[str], int]:
+    """Parser for a number of bytes, like 4GB or 512MiB, of at least `minimum`."""
+
+    def parse(text: str) -> int:
+        number = parse_bytes(text)
+        if number < minimum:
+            raise ValueError(f"{number} is less than {minimum}")
+        if number > SIZE.most:
+            raise ValueError(f"{text} is more than {SIZE.most:,} bytes")
+        return number
+
+    return parse
+
+
 def seconds(text: str) -> float:
     """Parse a duration within the limits of messages, zero included; raises ValueError."""
     try:
@@ -197,7 +212,7 @@ STORAGE_OPTIONS: Final = (
     Option(
         ("--memory-limit", "-ml"),
         "keep this many bytes of objects in memory; 60 % of what the host or control group allows if left out",
-        whole_number(minimum=1),
+        byte_count(1),
         default=None,
         metavar="BYTES",
     ),
@@ -218,7 +233,7 @@ STORAGE_OPTIONS: Final = (
     Option(
         ("--spill-limit", "-spl"),
         "move at most this many bytes to disk",
-        whole_number(minimum=1),
+        byte_count(1),
         default=None,
         metavar="BYTES",
     ),

@@ -15,6 +15,7 @@ from scaler_io.service.options import (
     REFUSED_BY_SCHEDULER,
     STORAGE_OPTIONS,
     Option,
+    byte_count,
     http_address,
     one_of,
     positive_seconds,
@@ -191,7 +192,7 @@ JOURNAL_OPTIONS = (
         ("--journal-key-limit",),
         "bytes that the clients of one key may have in the journal, without keys each client; by default a quarter of "
         "its disk",
-        whole_number(1),
+        byte_count(1),
         default=None,
         metavar="BYTES",
     ),
@@ -234,7 +235,7 @@ COMMAND = Command(
         Option(
             ("--max-session-bytes",),
             "memory of the scheduler for the tasks of one client; all have twice as much; a quarter of this host's",
-            whole_number(minimum=1),
+            byte_count(1),
             default=None,
             metavar="BYTES",
         ),
@@ -259,8 +260,9 @@ COMMAND = Command(
         Option(
             ("--result-limit", "-rl"),
             "bytes of memory for results of named sessions; those above 16 KiB are in object storage",
-            whole_number(1),
+            byte_count(1),
             default=2**30,
+            metavar="BYTES",
         ),
         Option(
             ("--replicas",),
