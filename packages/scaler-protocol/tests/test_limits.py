@@ -25,6 +25,7 @@ from scaler_protocol.messages import (
     Inputs,
     Message,
     NeedFunctions,
+    Reconcile,
     Run,
     Submit,
 )
@@ -222,9 +223,10 @@ def test_the_error_is_a_value_error() -> None:
         Submit([GROUP] * (MESSAGE_GROUPS + 1), [1], Payloads([b""])),
         Submit([GROUP], range(MESSAGE_IDS + 1), Payloads([b""] * (MESSAGE_IDS + 1))),
         Cancel(range(MESSAGE_IDS + 1)),
+        Reconcile(wanted=range(MESSAGE_IDS + 1)),
         Functions([ID] * (limits.DEFINED + 1), ["n"] * (limits.DEFINED + 1), Payloads([b""] * (limits.DEFINED + 1))),
     ],
-    ids=["groups", "tasks", "cancelled", "functions"],
+    ids=["groups", "tasks", "cancelled", "wanted", "functions"],
 )
 def test_what_would_take_the_scheduler_long_in_one_message_is_refused(wire: Wire, message: Message) -> None:
     with pytest.raises(InvalidFieldError, match="entries, at most"):

@@ -169,6 +169,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
     "NeedFunctions": {"functions": _FUNCTION_IDS},
     "Functions": _DEFINITIONS,
     "Cancel": {"tasks": Column(DEFAULTS["uint64"], MESSAGE_IDS, each_fits=True)},
+    "Reconcile": {"wanted": Column(DEFAULTS["uint64"], MESSAGE_IDS, each_fits=True)},
     "Inputs": {"statuses": _STATUSES},
     "Output": {"streams": Column(AnyOf(frozenset({1, 2})), ENTRIES)},
     "AgentStatus": {
