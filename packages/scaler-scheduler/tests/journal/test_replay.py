@@ -381,6 +381,36 @@ def test_what_one_key_has_in_the_journal_is_bounded_and_others_notice_nothing(
     assert driver.core.state.find(first + 100) is not None
 
 
+def test_a_name_of_a_task_is_one_small_record_that_counts_for_the_key_and_goes_with_the_name(
+    make_driver: type[SchedulerDriver],
+) -> None:
+    lives = Lives(make_driver, key_limit=50_000)
+    client = lives.driver.client(session_name="nightly", session_key=b"k" * 32)
+    tasks = lives.driver.submit(client, 2)
+    names = [f"{count:0200}" for count in range(200)]
+    lives.commit()
+    for name in names:
+        before = sum(len(row.body) for row in lives.rows.values())
+        lives.driver.feed(client, LabelTask(tasks[0], name))
+        lives.commit()
+        assert sum(len(row.body) for row in lives.rows.values()) < before + 220
+    session = lives.driver.core.state.sessions[client[0]]
+    assert lives.ledger.refusal(session), "names count"
+    for turn in range(4):  # some names go from task to task; the same once more says nothing new
+        for name in names[150:]:
+            lives.driver.feed(client, LabelTask(tasks[turn % 2], name), LabelTask(tasks[turn % 2], name))
+        lives.commit()
+    lives.tidy()
+    assert sum(row.kind == RecordKind.LABEL for row in lives.rows.values()) == len(names)
+    session = lives.restart().core.state.sessions[client[0]]
+    assert session.named is not None
+    assert session.named.labels == {name: tasks[name in names[150:]] for name in names}
+    assert lives.ledger.refusal(session)
+    lives.driver.feed(lives.driver.client(b"other"), EndSession(1, "nightly", b"k" * 32))
+    lives.tidy()
+    assert not lives.task_rows()
+
+
 def test_cancels_and_releases_of_unknown_tasks_are_not_recorded(lives: Lives) -> None:
     client = lives.driver.client()
     (task,) = lives.driver.submit(client)

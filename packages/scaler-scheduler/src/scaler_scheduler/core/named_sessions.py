@@ -199,8 +199,10 @@ class NamedSessions:
         """Name a task; raises ProtocolError if the session has no name, or the task is another session's."""
         if session is None or session.named is None or session_of(event.task) != session.number:
             raise ProtocolError("only a client with a named session names its tasks")
-        session.named.label(event.task, event.label)
-        self._record(session)
+        if session.named.labels.get(event.label) != event.task:  # a client that is back names its tasks again
+            session.named.label(event.task, event.label)
+            if self._state.recorder is not None:
+                self._state.recorder.labelled(session, event.task, event.label)
 
     def confirm(self, session: SessionRecord | None, event: ConfirmTasks) -> None:
         """Answer as soon as recovery has ended for the session: no agent or client still owes a task or an outcome."""

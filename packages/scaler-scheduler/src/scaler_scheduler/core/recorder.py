@@ -18,6 +18,9 @@ class Recorder(Protocol):
     def session(self, session: SessionRecord) -> None:
         """A session is new, or a recorded attribute of it has changed."""
 
+    def labelled(self, session: SessionRecord, task: int, label: str) -> None:
+        """A task was named; never refused, but it counts for the key."""
+
     def session_over(self, number: int) -> None:
         """A session has ended, with all of its tasks."""
 

@@ -149,6 +149,14 @@ class Restoration:
             extra.raised_runs, extra.earlier_runs = attempts.raised_runs, attempts.earlier_runs
             extra.suspect, extra.exclusive = attempts.suspect, attempts.exclusive
 
+    def labelled(self, number: int, task: int, label: str) -> bool:
+        """A task of a named session was named; returns whether the session is known."""
+        session = self._state.sessions.get(number)
+        if session is None or session.named is None or session_of(task) != number:
+            return False
+        session.named.label(task, label)
+        return True
+
     def finish(self, now: float) -> None:
         """All records are replayed: queue the tasks that no agent has, and hold the others for their agents."""
         state = self._state

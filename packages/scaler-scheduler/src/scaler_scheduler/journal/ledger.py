@@ -37,6 +37,7 @@ from scaler_scheduler.journal.records import (
     RecordKind,
     Row,
     pack_attempts,
+    pack_label,
     pack_message,
     pack_run,
     pack_session,
@@ -52,13 +53,17 @@ IDLE_LOOKS = 1024
 
 
 class About(NamedTuple):
-    """The tasks and other things that a row is about: `first_run` of an assignment, `function` whose bytes it holds."""
+    """The tasks and other things that a row is about.
+
+    `first_run` of an assignment; `function` whose bytes it holds; `label` that names its task.
+    """
 
     tasks: Sequence[int] = ()
     needs: Sequence[int] = ()
     graph: int = 0
     first_run: int = 0
     function: bytes = b""
+    label: str = ""
 
     @classmethod
     def submit(cls, event: Submit) -> About:
@@ -77,6 +82,7 @@ class _Entry:
         "function",
         "graph",
         "kind",
+        "label",
         "needs",
         "number",
         "rows",
@@ -89,14 +95,14 @@ class _Entry:
     def __init__(self, row: Row, about: About, rows: _Rows | None) -> None:
         self.number, self.kind, self.session, self.rows = row.number, row.kind, row.session, rows
         self.tasks, self.needs, self.graph = about.tasks, about.needs, about.graph
-        self.first_run, self.function = about.first_run, about.function
+        self.first_run, self.function, self.label = about.first_run, about.function, about.label
         self.size, self.witness = ROW_BYTES + len(row.body), 0
 
 
 class _Rows:
     """The rows of one session: their bytes, its Submits by age, and how many of them need each result."""
 
-    __slots__ = ("needed", "number", "size", "submits")
+    __slots__ = ("labels", "needed", "number", "size", "submits")
 
     def __init__(self) -> None:
         self.size = 0
@@ -104,6 +110,8 @@ class _Rows:
         """The number of the row that describes the session; 0 before it is written."""
         self.submits: OrderedDict[int, None] = OrderedDict()
         self.needed: Counter[int] = Counter()
+        self.labels: dict[str, int] = {}
+        """The number of the newest row that gives each label."""
 
     def drop_needs(self, entry: _Entry) -> KeysView[int]:
         """The tasks of a row have ended, and need no results any more; returns the results that others need."""
@@ -145,6 +153,10 @@ class Ledger:
         if not rows.number:
             rows.number = self._number()
         self._rows.append(Row(rows.number, RecordKind.SESSION, session.number, pack_session(session)))
+
+    def labelled(self, session: SessionRecord, task: int, label: str) -> None:
+        """A task was named; never refused, but it counts for the key."""
+        self._append(RecordKind.LABEL, session.number, pack_label(task, label), About((task,), label=label))
 
     def session_over(self, number: int) -> None:
         """A session has ended: its row goes at once, its other rows when they are looked at."""
@@ -308,6 +320,8 @@ class Ledger:
         if row.kind == RecordKind.SUBMIT and rows is not None:
             rows.submits[row.number] = None
             rows.needed.update(about.needs)
+        if about.label and rows is not None:
+            rows.labels[about.label] = row.number
 
     def _look(self, count: int) -> None:
         """Delete those of the next rows that say nothing any more."""
@@ -327,6 +341,8 @@ class Ledger:
             self._size -= entry.size
         if entry.kind == RecordKind.SUBMIT and entry.rows is not None:
             entry.rows.submits.pop(entry.number, None)
+        if entry.rows is not None and entry.rows.labels.get(entry.label) == entry.number:
+            del entry.rows.labels[entry.label]
 
     def _is_needed(self, entry: _Entry) -> bool:
         if entry.kind == RecordKind.RUN:
@@ -338,6 +354,9 @@ class Ledger:
         # A client that was given up and is back has a new session of the same number.
         if session is None or rows is None or self._sessions.get(entry.session) is not rows:
             return False
+        if entry.kind == RecordKind.LABEL:
+            is_newest = rows.labels.get(entry.label) == entry.number
+            return is_newest and session.named is not None and entry.label in session.named.labels
         if entry.kind == RecordKind.ATTEMPTS:
             record = session.tasks.get(entry.tasks[0])
             return record is not None and record.state != DONE

@@ -30,6 +30,7 @@ class RecordKind:
     INPUTS: Final = 8
     RUN: Final = 9
     ATTEMPTS: Final = 10
+    LABEL: Final = 11
 
 
 class Row(NamedTuple):
@@ -50,6 +51,7 @@ class Batch(NamedTuple):
 
 _SIZE = struct.Struct("<I")
 _RUN = struct.Struct("<QB")
+_LABEL = struct.Struct("<Q")
 _ATTEMPTS = struct.Struct("<QIIII??")
 
 
@@ -109,6 +111,16 @@ def unpack_attempts(body: bytes) -> Attempts:
     return Attempts(*_ATTEMPTS.unpack(body))
 
 
+def pack_label(task: int, label: str) -> bytes:
+    """Write the name of a task."""
+    return _LABEL.pack(task) + label.encode()
+
+
+def unpack_label(body: bytes) -> tuple[int, str]:
+    """Read the task and its name."""
+    return _LABEL.unpack_from(body)[0], body[_LABEL.size :].decode()
+
+
 def pack_session(session: SessionRecord) -> bytes:
     """Write the attributes of a session."""
     values: dict[str, Any] = {
@@ -119,7 +131,7 @@ def pack_session(session: SessionRecord) -> bytes:
         "last_task": session.last_task,
     }
     if (named := session.named) is not None:
-        values["named"] = {"name": named.name, "key": named.key.hex(), "labels": named.labels}
+        values["named"] = {"name": named.name, "key": named.key.hex()}
     return json.dumps(values).encode()
 
 
@@ -132,5 +144,5 @@ def unpack_session(number: int, body: bytes) -> SessionRecord:
     session.attached, session.kept = False, {}
     if named := values.get("named"):
         session.kept = None
-        session.named = NamedSession(named["name"], bytes.fromhex(named["key"]), labels=named["labels"])
+        session.named = NamedSession(named["name"], bytes.fromhex(named["key"]))
     return session

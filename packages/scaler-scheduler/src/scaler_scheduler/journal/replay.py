@@ -14,6 +14,7 @@ from scaler_scheduler.journal.records import (
     RecordKind,
     Row,
     unpack_attempts,
+    unpack_label,
     unpack_message,
     unpack_run,
     unpack_session,
@@ -40,6 +41,7 @@ class Replay:
             RecordKind.INPUTS: self._inputs,
             RecordKind.RUN: self._assigned,
             RecordKind.ATTEMPTS: self._attempts,
+            RecordKind.LABEL: self._labelled,
         }
 
     def tell(self, rows: Iterable[Row]) -> int:
@@ -108,3 +110,10 @@ class Replay:
         attempts = unpack_attempts(row.body)
         self._restoration.attempts(attempts)
         self._ledger.adopt(row, About((attempts.task,)))
+
+    def _labelled(self, row: Row) -> None:
+        task, label = unpack_label(row.body)
+        if self._restoration.labelled(row.session, task, label):
+            self._ledger.adopt(row, About((task,), label=label))
+        else:
+            self._ledger.discard(row)
