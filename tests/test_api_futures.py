@@ -301,6 +301,7 @@ def test_the_executor_is_one_of_the_standard_library(client: Client, gate: Gate)
     port = gate.port
     with client.executor() as executor:
         assert isinstance(executor, concurrent.futures.Executor)
+        assert executor._max_workers == client.workers().count
         assert executor.submit(add, 1, b=2).result(SECONDS) == 3
         assert list(executor.map(add, [1, 2, 3], [10, 20, 30])) == [11, 22, 33]
         results = executor.map(lambda number: wait_at(port, number), range(2))

@@ -432,7 +432,7 @@ class Client:
         """
         from scaler_client.api.executor import ClientExecutor
 
-        return ClientExecutor(self.submit_verbose)
+        return ClientExecutor(self.submit_verbose, lambda: self.workers().count)
 
     # --- objects ----------------------------------------------------------------------------------------------------
 

@@ -25,11 +25,16 @@ class ClientExecutor(concurrent.futures.Executor):
     [8, 9]
     """
 
-    def __init__(self, submit_verbose: Callable[..., ScalerFuture[Any]]) -> None:
-        self._submit_verbose = submit_verbose
+    def __init__(self, submit_verbose: Callable[..., ScalerFuture[Any]], workers: Callable[[], int]) -> None:
+        self._submit_verbose, self._workers = submit_verbose, workers
         self._lock = threading.RLock()  # reentrant: a finalizer may submit during a submission
         self._futures: WeakSet[ScalerFuture[Any]] = WeakSet()  # the client keeps futures alive until they are done
         self._closed = False
+
+    @property
+    def _max_workers(self) -> int:
+        """Workers now: libraries read this of any executor to choose the size of their pieces."""
+        return self._workers()
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> ScalerFuture[T]:
         """Submit one call, as `Client.submit`.
