@@ -6,7 +6,7 @@ import itertools
 import os
 import stat
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -133,10 +133,12 @@ def test_keys_that_are_added_and_revoked_at_the_same_time_are(keys: Path) -> Non
     for name in gone:
         add_key(keys, name, KeyRole.CLIENT, generate)
     with ThreadPoolExecutor(12) as pool:
-        added = [pool.submit(add_key, keys, name, KeyRole.CLIENT, generate) for name in names]
-        revoked = [pool.submit(revoke_key, keys, name) for name in gone]
-        for future in (*added, *revoked):
-            future.result()
+        changes: list[Future[object]] = [
+            *(pool.submit(add_key, keys, name, KeyRole.CLIENT, generate) for name in names),
+            *(pool.submit(revoke_key, keys, name) for name in gone),
+        ]
+        for change in changes:
+            change.result()
     listed = {holder.name for holder in load_keyring(keys).values()}
     assert listed == {*names, "worker", "client", "operator", "monitor"}
 

@@ -35,6 +35,7 @@ class ScriptedDialer:
         self.pipes: list[tuple[int, int]] = []
         self.flushes = 0
         self.closed = False
+        self.address = "tcp://nowhere"
 
     def connect(self) -> None:
         self.pipes.append(os.pipe())

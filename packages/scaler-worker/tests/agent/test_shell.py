@@ -446,6 +446,14 @@ def test_it_gives_up_without_a_scheduler(scheduler: Any, cluster: Start) -> None
     assert agent.log().count("[ERROR]") == 1
 
 
+def test_it_says_soon_that_there_is_no_scheduler(scheduler: Any, cluster: Start) -> None:
+    scheduler.close()
+    agent = cluster("-n", "1", "--death-timeout-seconds", "3", join=False)
+    assert agent.process.wait(20) == 1
+    missing = r"no connection to the scheduler at ipc://\S+ for 2 s \(cannot connect\): is it running\?"
+    assert len(re.findall(missing, agent.log())) == 1
+
+
 def test_status_and_start_lines(scheduler: Any, cluster: Start) -> None:
     agent = cluster("-n", "2", "--worker-names", "anna,bert", "--heartbeat-interval-seconds", "0.1")
     scheduler.until(lambda: scheduler.status and len(scheduler.status.names) == 2 and all(scheduler.status.rsses))

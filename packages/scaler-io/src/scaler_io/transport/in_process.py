@@ -139,7 +139,7 @@ class InProcessDialer(EpochDialer[InProcessConnection]):
 
     def __init__(self, listener: InProcessListener, uplink: Uplink) -> None:
         super().__init__(uplink)
-        self._listener = listener
+        self._listener, self.address = listener, listener.address
 
     def _connect(self, epoch: int) -> InProcessConnection:
         return InProcessConnection(self._listener)

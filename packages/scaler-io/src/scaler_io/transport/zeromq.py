@@ -269,7 +269,7 @@ class Dialer(EpochDialer[_Connection]):
     ) -> None:
         """With a `context` of the caller no thread is started, and `close` does not wait for the last messages."""
         super().__init__(uplink)
-        self._address, self._credentials = address, credentials
+        self.address, self._credentials = address, credentials
         self._suspects = False
         """Whether the last connection has failed as if the service had another key: the next one has a control."""
         self._control: Control | None = None
@@ -285,16 +285,16 @@ class Dialer(EpochDialer[_Connection]):
 
     def _connect(self, epoch: int) -> _Connection:
         # A host name may have addresses of both families, and ZeroMQ tries only one: alternate between them.
-        ipv6 = ":" in self._address.host or (not self._address.is_numeric and epoch % 2 == 0)
+        ipv6 = ":" in self.address.host or (not self.address.is_numeric and epoch % 2 == 0)
         self._judge_control()
         route = self._secret + epoch.to_bytes(4, "big")
-        connection = _Connection(self._context, self._address, route, ipv6, self._credentials)
+        connection = _Connection(self._context, self.address, route, ipv6, self._credentials)
         if self._suspects:
             try:
-                self._control = Control(make_stream(self._context, ipv6), self._address)
+                self._control = Control(make_stream(self._context, ipv6), self.address)
             except zmq.ZMQError as error:
                 connection.close()
-                raise OSError(error.errno, f"cannot connect to {self._address}: {error}") from None
+                raise OSError(error.errno, f"cannot connect to {self.address}: {error}") from None
         return connection
 
     def _judge_control(self) -> None:
@@ -312,7 +312,7 @@ class Dialer(EpochDialer[_Connection]):
         if self._credentials is None:
             reason = reason or self._demand.reason(connection.ipv6)
             return "" if self.uplink.peer_incarnation else reason
-        self._suspects = bool(reason) and not self._address.path
+        self._suspects = bool(reason) and not self.address.path
         certain = self._mismatches >= _MISMATCHES and not self.uplink.peer_incarnation
         return reason if final or certain else ""
 

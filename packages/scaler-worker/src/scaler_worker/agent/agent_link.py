@@ -15,6 +15,8 @@ from scaler_protocol.messages import Message
 from scaler_worker.ipc.shared_state import SharedState
 
 LOGGER: Final = logging.getLogger("scaler")
+MISSED_SECONDS: Final = (1.5, 30.0)
+"""After which time without a scheduler this is logged first, and how often it is again."""
 UNSENT_LIMIT: Final = 32 * 1024 * 1024
 """Bytes queued for the scheduler beyond which results stay in the pipes (back-pressure)."""
 
@@ -36,6 +38,8 @@ class AgentLink:
         self._has_input = self._was_up = False
         self._epoch = (0, True)
         self._filenos: tuple[int, ...] = ()
+        self._missed_since, self._missed_because = self._loop.time(), ""
+        self._missing = self._loop.call_later(MISSED_SECONDS[0], self._say_missing)
 
     @property
     def is_up(self) -> bool:
@@ -87,12 +91,25 @@ class AgentLink:
             self._dialer.flush(now)
         for descriptor in self._filenos:
             self._loop.remove_reader(descriptor)
+        self._missing.cancel()
         self._dialer.close()
+
+    def _say_missing(self) -> None:
+        seconds = self._loop.time() - self._missed_since
+        why = f" ({self._missed_because})" if self._missed_because else ""
+        LOGGER.warning(
+            "ClusterProcess: no connection to the scheduler at %s for %.0f s%s: is it running? Trying again",
+            self._dialer.address, seconds, why,
+        )  # fmt: skip
+        self._missing = self._loop.call_later(MISSED_SECONDS[1], self._say_missing)
 
     def _note(self, events: list[UplinkEvent]) -> None:
         for event in events:
+            if isinstance(event, LinkDown):
+                self._missed_because = event.reason
             if isinstance(event, LinkUp):
                 self._was_up = True
+                self._missing.cancel()
                 welcome = event.welcome
                 self.heartbeat_seconds = welcome.heartbeat_seconds
                 self._shared.follow(welcome.incarnation, welcome.storage_address, welcome.session_token)
@@ -100,6 +117,8 @@ class AgentLink:
                 LOGGER.info("ClusterProcess: connected to the scheduler")
             elif isinstance(event, LinkDown) and self._was_up:
                 self._was_up = False
+                self._missed_since = self._loop.time()
+                self._missing = self._loop.call_later(MISSED_SECONDS[1], self._say_missing)
                 LOGGER.warning(
                     "ClusterProcess: the connection to the scheduler is lost (%s); reconnecting", event.reason
                 )
