@@ -8,6 +8,7 @@ import stat
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,7 +134,7 @@ def test_keys_that_are_added_and_revoked_at_the_same_time_are(keys: Path) -> Non
     for name in gone:
         add_key(keys, name, KeyRole.CLIENT, generate)
     with ThreadPoolExecutor(12) as pool:
-        changes: list[Future[object]] = [
+        changes: list[Future[Any]] = [
             *(pool.submit(add_key, keys, name, KeyRole.CLIENT, generate) for name in names),
             *(pool.submit(revoke_key, keys, name) for name in gone),
         ]
