@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,10 @@ from scaler import Client
 from scaler_launch.cluster_file import read_cluster
 from scaler_worker.managers.main import KINDS
 from support.clusters import LocalCluster
+from support.documents import FENCED, ROOT, Block, blocks
 from support.gates import SECONDS
 from support.processes import PROGRAMS, Terminal, free_ports
 
-ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
 INTERNAL = [
     ROOT / "ARCHITECTURE.md",
@@ -33,8 +32,9 @@ INTERNAL = [
     *sorted(ROOT.glob("packages/*/README.md")),
 ]
 """Documents for those who work on Scaler, whose examples are not run."""
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+"""It is followed by test_tutorial.py."""
 SOURCES = sorted(ROOT.glob("packages/*/src"))
-FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 PRINTED = re.compile(r"^ *print\(.*\)  # (?P<expected>.+)$", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)(?P<path>[^)#]*)(?:#(?P<anchor>[^)]*))?\)")
 DOTTED = re.compile(r"\bscaler_[a-z]+(?:\.[A-Za-z_]\w*)+")
@@ -42,28 +42,6 @@ IN_REPOSITORY = re.compile(r"(?<![\w/.-])(?:bench/\w+\.py|(?:packages|tests|docs
 IN_PACKAGE = re.compile(r"(?<![\w/.-])scaler_[a-z]+/(?:[\w./]*\w)?")
 ARCHITECTURE_LINES = 150
 SERVICES = "tcp://127.0.0.1:2345"
-
-
-@dataclass(frozen=True)
-class Block:
-    """Something fenced in a document."""
-
-    document: Path
-    line: int
-    language: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.document.relative_to(ROOT)}:{self.line}"
-
-
-def blocks(document: Path, language: str) -> Iterator[Block]:
-    """The blocks of a language, in order."""
-    text = document.read_text("utf-8")
-    for match in FENCED.finditer(text):
-        if match[2] == language:
-            body = re.sub(f"^{match[1]}", "", match[3], flags=re.MULTILINE)
-            yield Block(document, text.count("\n", 0, match.start()) + 2, language, body)
 
 
 def run(block: Block, names: dict[str, Any], address: str) -> str:
@@ -80,7 +58,7 @@ def agrees(printed: str, expected: str) -> bool:
     return printed.startswith(expected.removesuffix("...")) if expected.endswith("...") else printed == expected
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("document", [each for each in DOCUMENTS if each != TUTORIAL], ids=str)
 def test_python_runs_and_prints_what_it_says(document: Path, single: LocalCluster) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}
     try:
