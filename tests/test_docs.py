@@ -41,12 +41,19 @@ DOTTED = re.compile(r"\bscaler_[a-z]+(?:\.[A-Za-z_]\w*)+")
 IN_REPOSITORY = re.compile(r"(?<![\w/.-])(?:bench/\w+\.py|(?:packages|tests|docs|tools|examples)/[\w./-]*\w)")
 IN_PACKAGE = re.compile(r"(?<![\w/.-])scaler_[a-z]+/(?:[\w./]*\w)?")
 ARCHITECTURE_LINES = 150
-SERVICES = "tcp://127.0.0.1:2345"
+PORT = re.compile(r"(?<=tcp://127\.0\.0\.1:)234[567]\b")
+
+
+def relative(document: Path) -> str:
+    """The path in the repository, as the name of a test."""
+    return str(document.relative_to(ROOT))
 
 
 def run(block: Block, names: dict[str, Any], address: str) -> str:
     """What a block prints; names that it defines are there for the next one."""
-    source = "\n" * (block.line - 1) + block.text.replace(SERVICES, address)
+    first = int(address.rpartition(":")[2]) - 2345
+    text = PORT.sub(lambda found: str(first + int(found[0])), block.text)
+    source = "\n" * (block.line - 1) + text
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(source, str(block.document), "exec", dont_inherit=True), names)
@@ -58,7 +65,7 @@ def agrees(printed: str, expected: str) -> bool:
     return printed.startswith(expected.removesuffix("...")) if expected.endswith("...") else printed == expected
 
 
-@pytest.mark.parametrize("document", [each for each in DOCUMENTS if each != TUTORIAL], ids=str)
+@pytest.mark.parametrize("document", [each for each in DOCUMENTS if each != TUTORIAL], ids=relative)
 def test_python_runs_and_prints_what_it_says(document: Path, single: LocalCluster) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}
     try:
@@ -98,7 +105,7 @@ def test_toml_starts_a_cluster(block: Block, tmp_path: Path) -> None:
         assert launcher.end(signal.SIGTERM) == 0
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, *INTERNAL], ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("document", [*DOCUMENTS, *INTERNAL], ids=relative)
 def test_links_lead_somewhere(document: Path) -> None:
     text = re.sub(FENCED, "", document.read_text("utf-8"))
     for match in LINK.finditer(text):
@@ -133,7 +140,7 @@ def missing(text: str) -> Iterator[str]:
     yield from (path for path in set(IN_PACKAGE.findall(text)) if not any((src / path).exists() for src in SOURCES))
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, *INTERNAL], ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("document", [*DOCUMENTS, *INTERNAL], ids=relative)
 def test_modules_and_paths_exist(document: Path) -> None:
     assert list(missing(document.read_text("utf-8"))) == []
 
@@ -146,6 +153,14 @@ def test_modules_and_paths_in_comments_exist(package: Path) -> None:
 
 def test_architecture_is_short() -> None:
     assert len((ROOT / "ARCHITECTURE.md").read_text("utf-8").splitlines()) <= ARCHITECTURE_LINES
+
+
+def test_quoted_errors_are_those_of_the_sources() -> None:
+    """Those that no example raises; dots stand for what differs, or for the end of a line of the source."""
+    sources = "\n".join(file.read_text("utf-8") for source in SOURCES for file in source.rglob("*.py"))
+    quoted = "".join(block.text for block in blocks(ROOT / "docs" / "troubleshooting.md", "text"))
+    for part in re.split("…|\n", quoted):
+        assert part.strip() in sources
 
 
 @pytest.mark.parametrize("folder", ["docs", "docs/design"])
