@@ -45,7 +45,7 @@ def test_cancel_a_task_and_drain_a_worker(cluster: LocalCluster, gate: Gate) -> 
 
         page.goto(f"{site}/tasks?token=secret")
         wait_connected(page)
-        page.get_by_text(f"{waiting[1].task_id:x}").click()
+        page.get_by_role("link", name=f"{waiting[1].task_id:x}").click()
         page.get_by_test_id("cancel").click()
         wait_shown(page, "cancel-said", "Sent to the scheduler.")
         with pytest.raises(CancelledError):
@@ -53,18 +53,18 @@ def test_cancel_a_task_and_drain_a_worker(cluster: LocalCluster, gate: Gate) -> 
         wait_shown(page, "reasons", "it has ended: cancelled")
         by = "token at 127.0.0.1 (scaler_ui) cancelled it"
         listening.wait_for(lambda model: any(by in event.text for event in model.events), SECONDS)
-        page.get_by_role("button", name="Close").click()
+        page.wait_for_selector("[data-testid='cancel']", state="hidden")
 
         page.goto(f"{site}/workers")
         wait_connected(page)
         worker = page.get_by_test_id("workers").locator("tbody td").first
         pid = int(worker.inner_text().partition("|")[0])
-        worker.click()
-        wait_shown(page, "worker", "It is running: task")
+        worker.get_by_role("link").click()
+        wait_shown(page, "fact-task", f"{running[0].task_id >> 32:x}")
         page.get_by_test_id("drain").click()
         wait_shown(page, "drain-said", "Sent to the scheduler.")
         listening.wait_for(lambda model: model.status is not None and model.status.agent_workers == (1,), SECONDS)
-        wait_shown(page, "workers", "draining")
+        wait_shown(page, "fact-state", "draining")
         for arrival in arrivals:
             arrival.let_go()
         gate.arrive().let_go()

@@ -126,10 +126,11 @@ def test_every_page_shows_what_the_scheduler_says(
     for future, state in [*((future, "running") for future in running), *((future, "waiting") for future in waiting)]:
         line = page.get_by_test_id("tasks").get_by_role("row").filter(has_text=f"{future.task_id:x}").inner_text()
         assert state in line and "support.gates:wait_at" in line
-    page.get_by_text(f"{waiting[-1].task_id:x}").click()
+    page.get_by_role("link", name=f"{waiting[-1].task_id:x}").click()
     wait_shown(page, "why", "it waits behind 2 tasks of priority 0; 2 workers have 2 tasks")
     assert "--token" in shown(page, "read-only")
-    page.keyboard.press("Escape")
+    page.go_back()
+    wait_shown(page, "tasks", "1-5 of 5")  # the filter is in the address
     ids = sorted(f"{future.task_id:x}" for future in [*running, *waiting])
     for order in (ids, ids[::-1]):
         page.get_by_role("columnheader", name="task", exact=True).click()
@@ -137,9 +138,9 @@ def test_every_page_shows_what_the_scheduler_says(
     page.get_by_test_id("tasks-filter").fill("explode")
     wait_shown(page, "tasks", "raised")
     wait_shown(page, "tasks", "ValueError: no")
-    page.get_by_text(f"{failed.task_id:x}").click()
+    page.get_by_role("link", name=f"{failed.task_id:x}").click()
     wait_shown(page, "reasons", "it has ended: raised, after")
-    assert page.get_by_role("dialog", name=f"task {failed.task_id:x}").count() == 1
+    assert page.get_by_role("heading", name=f"Task {failed.task_id:x}").count() == 1
     assert shown(page, "fault").startswith("Traceback") and "in explode" in shown(page, "fault")
 
     found = metrics_of(site)
@@ -163,7 +164,7 @@ def test_every_page_shows_what_the_scheduler_says(
     wait_shown(page, "objects", "1")
     assert shown(page, "in memory") == size(storage.bytes)
     line = page.get_by_test_id("biggest").locator("tbody").get_by_role("row").inner_text()
-    assert line.split("\t")[1:] == [f"{failed.task_id >> 32:x}", size(kept.size), "memory"]
+    assert line.split("\t")[1:] == [client.name, size(kept.size), "memory"]
     page.goto(f"{site}/capacity")
     wait_shown(page, "demand", "no worker offers gpu=1")
     line = page.get_by_test_id("capacity").locator("tbody").get_by_role("row").inner_text()
@@ -266,6 +267,8 @@ def test_metrics_of_the_pages_are_those_of_the_scheduler(site: str, cluster: Loc
         ("functions", "Functions", "functions functions-filter"),
         ("graphs", "Graphs", "graphs graphs-filter"),
         ("workers", "Workers", "workers workers-filter"),
+        ("hosts", "Hosts", "hosts hosts-filter"),
+        ("failures", "Failures", "failures failures-filter"),
         ("capacity", "Capacity", "capacity demand"),
         ("clients", "Clients", "clients clients-filter"),
         ("objects", "Objects", "objects biggest"),
@@ -295,6 +298,99 @@ def test_an_unknown_address_is_a_page_of_ours(site: str) -> None:
     assert "linearGradient" in read(f"{site}/favicon.ico")
 
 
+def test_addresses_say_what_is_shown(page: Page, site: str, cluster: LocalCluster) -> None:
+    """Names in addresses hold any character; Back works; who opens an address sees the same."""
+    odd = "a/b?c#d%25 é"
+    with Client(address=cluster.address, name=odd) as client:
+        client.map(math.sqrt, range(30))
+        failed = client.submit(explode, "odd")
+        assert isinstance(failed.exception(), ValueError)
+        page.goto(f"{site}/clients")
+        page.get_by_role("link", name=odd).click()
+        page.wait_for_url(f"{site}/client/a%2Fb%3Fc%23d%2525%20%C3%A9")
+        wait_shown(page, "tasks", "1-31 of 31")
+        page.get_by_test_id("fact-tasks").get_by_role("link").click()
+        wait_shown(page, "filter-client", odd)
+        page.get_by_role("columnheader", name="duration", exact=True).click()
+        page.wait_for_url("**sort=duration")
+        page.get_by_role("columnheader", name="duration", exact=True).click()
+        page.wait_for_url("**sort=-duration")
+        page.get_by_test_id("tasks-filter").fill("sqrt")
+        page.wait_for_url("**text=sqrt**")
+        wait_shown(page, "tasks", "1-30 of 30")
+        shared = page.url
+        rows = shown(page, "tasks")
+        page.get_by_test_id("tasks").locator("tbody tr").first.get_by_role("link", name="math:sqrt").click()
+        page.wait_for_url(f"{site}/function/math:sqrt")
+        page.wait_for_function("document.title === 'Function math:sqrt - Scaler'")
+        page.go_back()
+        page.wait_for_selector("[data-testid='filter-client']")
+        assert page.url == shared
+        page.goto("about:blank")
+        page.goto(shared)
+        page.wait_for_selector("th[aria-sort='descending']:has-text('duration')")
+        wait_shown(page, "tasks", "1-30 of 30")
+        assert shown(page, "tasks") == rows
+        page.get_by_role("link", name="Tasks", exact=True).click()
+        page.wait_for_selector("[data-testid='filter-client']", state="detached")
+        assert page.url == f"{site}/tasks"
+        page.get_by_test_id("tasks-filter").fill(f"{failed.task_id:x}")
+        wait_shown(page, "tasks", "1-1 of 1")
+        for link, place in ((f"{failed.task_id:x}", "task"), ("support.tasks:explode", "function")):
+            page.get_by_test_id("tasks").get_by_role("link", name=link).click()
+            page.wait_for_selector(f"[data-testid='{place}']")
+            page.go_back()
+            wait_shown(page, "tasks", "1-1 of 1")
+
+
+def test_failures_are_grouped_searched_and_copied(page: Page, site: str, client: Client) -> None:
+    failed = [client.submit(explode, f"grouped {number}") for number in range(3)]
+    assert all(isinstance(future.exception(), ValueError) for future in failed)
+    page.goto(f"{site}/failures")
+    page.get_by_test_id("failures-filter").fill("grouped 1")
+    page.get_by_role("cell", name="1", exact=True).wait_for()
+    line = page.get_by_test_id("failures").locator("tbody").get_by_role("row").inner_text()
+    assert line.split("\t")[:3] == ["ValueError", "support.tasks:explode", "1"]
+    page.get_by_role("link", name="ValueError").click()
+    page.wait_for_url(f"{site}/failure/support.tasks:explode/ValueError")
+    wait_shown(page, "fault", "in explode")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_test_id("copy").click()
+    page.get_by_text("Copied").wait_for()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.startswith("Traceback") and copied == shown(page, "fault")
+    page.get_by_test_id("failed-tasks-filter").fill(f"{failed[2].task_id:x}")
+    wait_shown(page, "failed-tasks", "ValueError: grouped 2")
+
+
+@pytest.mark.parametrize(
+    ("path", "known_as", "lists"),
+    [
+        ("task/xyz", "task xyz", "/tasks"),
+        ("task/12", "task 12", "/tasks"),
+        ("worker/vm-1", "worker vm-1", "/workers"),
+        ("host/a%2Fb", "host a/b", "/hosts"),
+        ("client/nobody", "client nobody", "/clients"),
+        ("function/no:such", "function no:such", "/functions"),
+        ("graph/x", "graph x", "/graphs"),
+        ("failure/f/KeyError", "failure KeyError of f", "/failures"),
+    ],
+)
+def test_unknown_names_have_a_page_with_a_link_to_the_list(site: str, path: str, known_as: str, lists: str) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="404") as refused:
+        urllib.request.urlopen(f"{site}/{path}", timeout=SECONDS)
+    said = refused.value.read().decode()
+    assert f"404: no {known_as} is known" in said and f'"href":"{lists}"' in said.replace("\\", "").replace(" ", "")
+
+
+def test_a_page_of_what_is_not_known_yet_shows_it_as_soon_as_it_is(site: str, cluster: LocalCluster) -> None:
+    with opened(site, faultless=False) as page:  # a browser logs the status 404
+        page.goto(f"{site}/client/late")
+        wait_shown(page, "unknown", "404: no client late is known")
+        with Client(address=cluster.address, name="late"):
+            wait_shown(page, "fact-state", "connected")
+
+
 def test_a_page_says_that_its_server_has_ended(monitor: Address) -> None:
     with served(monitor) as own_site, opened(own_site, faultless=False) as page:
         page.goto(f"{own_site}/")
@@ -318,24 +414,30 @@ def test_the_choice_of_colours_is_kept(page: Page, site: str) -> None:
     page.wait_for_selector("body.body--light [data-testid='workers']")
 
 
+AT = "document.activeElement.closest('tr')?.sectionRowIndex"
+"""The row of a table that has the focus."""
+
+
 def test_the_focus_stays_in_a_table_whose_rows_move_or_leave(page: Page, site: str, client: Client) -> None:
     tasks = [client.submit(math.sqrt, number) for number in range(10)]
     assert tasks[-1].result() == 3
     page.goto(f"{site}/tasks")
     page.get_by_test_id("tasks-filter").fill(f"{client.submit(math.sqrt, 4).task_id >> 32:x}")
     wait_shown(page, "tasks", "1-11 of 11")
-    page.get_by_test_id("tasks").locator("tbody tr").nth(2).focus()
-    name = page.evaluate("document.activeElement.cells[0].innerText")
+    page.get_by_test_id("tasks").locator("tbody tr").nth(2).get_by_role("link").first.focus()
+    name = page.evaluate("document.activeElement.innerText")
     page.evaluate("document.querySelector('th.sorted').click()")
     page.wait_for_function(
-        "name => document.activeElement.sectionRowIndex === 8 && document.activeElement.cells[0].innerText === name",
+        f"name => {AT} === 8 && document.activeElement.innerText === name",
         arg=name,
     )
     page.evaluate("document.querySelector('th.sorted').click()")
-    page.wait_for_function("document.activeElement.sectionRowIndex === 2")
+    page.wait_for_function(f"{AT} === 2")
     client.map(math.sqrt, range(60))
-    page.wait_for_function("name => document.activeElement.cells?.[0].innerText > name", arg=name)
-    assert page.evaluate("document.activeElement.sectionRowIndex") == 2
+    page.wait_for_function(
+        "name => document.activeElement.matches('td a') && document.activeElement.innerText > name", arg=name
+    )
+    assert page.evaluate(AT) == 2
 
 
 def test_column_heads_stay_while_a_table_scrolls(page: Page, site: str, client: Client) -> None:
@@ -397,9 +499,8 @@ def test_every_page_can_be_read_and_used_without_a_mouse(page: Page, site: str, 
     page.wait_for_selector("th[aria-sort='ascending']:has-text('duration')")
     page.keyboard.press("Space")
     page.wait_for_selector("th[aria-sort='descending']:has-text('duration')")
-    page.get_by_test_id("tasks").locator("tbody tr").first.focus()
+    page.get_by_test_id("tasks").locator("tbody tr").first.get_by_role("link").first.focus()
     page.keyboard.press("Enter")
     wait_shown(page, "reasons", "it has ended: success")
     page.wait_for_function(f"({UNREADABLE})().length === 0")  # when it has come
-    page.keyboard.press("Escape")
-    page.wait_for_selector("[data-testid='reasons']", state="detached")
+    assert page.evaluate(NAMELESS) == []

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-PAGES = ("", "tasks", "stream", "functions", "graphs", "workers", "capacity", "clients", "objects", "events")
+PAGES = (
+    "", "tasks", "failures", "stream", "functions", "graphs", "workers", "hosts", "capacity", "clients", "objects",
+    "events",
+)  # fmt: skip
 
 
 @contextmanager

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from scaler_protocol.monitoring import StorageStatus, TaskStep
 from scaler_ui.model import cluster_views
+from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.model import MonitorModel
-from scaler_ui.model.views import PageRequest
 
 if TYPE_CHECKING:
     from conftest import Publications

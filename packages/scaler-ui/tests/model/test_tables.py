@@ -9,10 +9,10 @@ import pytest
 
 from scaler_protocol.monitoring import MonitorStatus, TaskStep
 from scaler_ui.model import cluster_views
+from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.reasons import why
 from scaler_ui.model.tables import fields
-from scaler_ui.model.views import PageRequest
 
 if TYPE_CHECKING:
     from conftest import Publications

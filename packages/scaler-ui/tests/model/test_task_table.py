@@ -79,8 +79,8 @@ def test_orders_and_filters_of_words() -> None:
     list(table.end([2], 5, [1], PLAIN, 2.0))
     agents = {4: "x:1", 5: "a:2"}
 
-    def ids(order: str, **wanted: str) -> list[int]:
-        rows, _ = table.page(order, descending=False, first=0, count=9, agents=agents, **wanted)
+    def ids(order: str, text: str = "") -> list[int]:
+        rows, _ = table.page(order, descending=False, first=0, count=9, agents=agents, text=text)
         return [row.id for row in rows]
 
     assert ids("function") == [2, 1, 3] and ids("state") == [1, 2, 3] and ids("agent") == [3, 2, 1]

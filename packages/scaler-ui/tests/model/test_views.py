@@ -10,9 +10,9 @@ from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import TaskEvents, TaskStep
 from scaler_protocol.profiles import NO_PROFILE
 from scaler_ui.model import views
+from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.tables import worker_sentence
-from scaler_ui.model.views import PageRequest
 
 if TYPE_CHECKING:
     from conftest import Publications

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -46,6 +47,7 @@ def ask(
     scope = {
         "type": kind,
         "path": path,
+        "raw_path": quote(path, safe="/\\%").encode(),
         "query_string": query.encode(),
         "headers": [
             (name.encode(), value.encode())
@@ -98,6 +100,12 @@ def test_nobody_is_sent_to_another_host(path: str, place: bytes) -> None:
 @pytest.mark.parametrize("origin", ["http://[", "[", "http://127.0.0.1:8081.evil.example", "null"])
 def test_an_origin_that_is_none_is_refused(origin: str) -> None:
     assert ask(None, {"host": "127.0.0.1:8081", "origin": origin})[0]["status"] == 403
+
+
+def test_the_address_that_was_asked_for_stays_without_the_token() -> None:
+    path, query = "/client/a%2Fb%3Fc", "state=raised&token=secret&function=a%20b%26c"
+    start, _ = ask("secret", {"host": "cluster:8081"}, query, path=path)
+    assert dict(start["headers"])[b"location"] == b"/client/a%2Fb%3Fc?state=raised&function=a%20b%26c"
 
 
 def test_the_token_comes_once_and_stays_in_a_cookie() -> None:

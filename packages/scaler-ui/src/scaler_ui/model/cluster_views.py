@@ -10,8 +10,9 @@ from scaler_protocol.messages import WorkerState
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_protocol.units import duration, size
 from scaler_protocol.waiting import WaitReasons, lacks
+from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.model import GroupInfo, MonitorModel
-from scaler_ui.model.views import PageRequest, Row, TablePage, page_of
+from scaler_ui.model.views import Row, TablePage, page_of
 
 
 def graphs(model: MonitorModel, request: PageRequest) -> TablePage:
@@ -96,7 +97,7 @@ def biggest_objects(model: MonitorModel, request: PageRequest) -> TablePage:
     if storage is None:
         return TablePage([], 0)
     rows: list[Row] = [
-        {"object": name, "client": f"{session:x}", "size": count, "where": _place(here, held)}
+        {"object": name, "client": model.client_name(session), "size": count, "where": _place(here, held)}
         for name, session, count, here, held in zip(
             storage.biggest_names, storage.biggest_sessions, storage.biggest_sizes, storage.biggest_in_memory,
             storage.biggest_remote, strict=True,

@@ -112,6 +112,20 @@ class TaskRow:
     memory: int
 
 
+@dataclass(frozen=True, slots=True)
+class TaskSubset:
+    """The tasks of one function, of some clients, of some agents, of one process; without a value they may be any."""
+
+    function: str = ""
+    sessions: Sequence[int] | None = None
+    agents: Sequence[int] | None = None
+    pid: int = 0
+
+
+EVERY_TASK = TaskSubset()
+NO_NAMES: Mapping[int, str] = MappingProxyType({})
+
+
 class TaskTable:
     """Up to `capacity` tasks; the oldest rows are overwritten."""
 
@@ -141,6 +155,10 @@ class TaskTable:
             number = self._numbers[name] = len(self._names)
             self._names.append(name)
         return number
+
+    def has_function(self, name: str) -> bool:
+        """Whether a task calls, or has called, a function of this name."""
+        return bool(name) and name in self._numbers
 
     def function_name(self, row: int) -> str:
         """The name of the function that the task in this row calls."""
@@ -351,18 +369,24 @@ class TaskTable:
         count: int,
         text: str = "",
         state: str = "",
-        agents: Mapping[int, str] = MappingProxyType({}),
+        within: TaskSubset = EVERY_TASK,
+        agents: Mapping[int, str] = NO_NAMES,
+        clients: Mapping[int, str] = NO_NAMES,
     ) -> tuple[list[TaskRow], int]:
         """The matching rows from `first` on, sorted by a column, and the number of matches.
 
-        A task matches if it is in this state and the text is in the name of its function or agent, or is its id,
-        client or process. Functions and states are sorted by name, other columns by value.
+        A task matches if it is in this state and subset, and the text is in the name of its function, agent or client,
+        or is its id, session or process. Functions and states are sorted by name, other columns by value.
         """
         keys = self._keys(order, agents)
         rows = None
-        if text or state:
-            wanted = self._with_text(text.lower(), agents) if text else np.ones(len(self), bool)
-            rows = np.flatnonzero(wanted & self._in_state(state) if state else wanted)
+        if text or state or within != EVERY_TASK:
+            wanted = self._within(within)
+            if text:
+                wanted &= self._with_text(text.lower(), agents, clients)
+            if state:
+                wanted &= self._in_state(state)
+            rows = np.flatnonzero(wanted)
             keys = keys[rows]
         chosen = _slice_of_order(keys, first, first + count, descending=descending)
         if rows is not None:
@@ -394,11 +418,25 @@ class TaskTable:
         found: Column = np.isin(step, steps) | ((step == TaskStep.ENDED) & np.isin(self._view("status"), statuses))
         return found
 
-    def _with_text(self, text: str, agents: Mapping[int, str]) -> Column:
+    def _within(self, subset: TaskSubset) -> Column:
+        found: Column = np.ones(len(self), bool)
+        if subset.function:
+            found &= self._view("function") == self._numbers.get(subset.function, len(self._names))
+        if subset.sessions is not None:
+            found &= np.isin(self._view("session"), np.array(subset.sessions, "I"))
+        if subset.agents is not None:
+            found &= np.isin(self._view("agent"), np.array(subset.agents, "Q"))
+        if subset.pid:
+            found &= self._view("pid") == subset.pid
+        return found
+
+    def _with_text(self, text: str, agents: Mapping[int, str], clients: Mapping[int, str]) -> Column:
         functions = np.array([text in name.lower() for name in self._names])
         found: Column = _take(functions, self._view("function"))
         if those := [number for number, name in agents.items() if text in name.lower()]:
             found |= np.isin(self._view("agent"), those)
+        if sessions := [session for session, name in clients.items() if text in name.lower()]:
+            found |= np.isin(self._view("session"), sessions)
         if _is_number(text, 16):
             number = int(text, 16)
             found |= (self._view("id") == number) | (self._view("session") == number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
@@ -14,9 +14,10 @@ from scaler_protocol.monitoring import MonitorStatus
 from scaler_protocol.plurals import counted
 from scaler_protocol.tracebacks import headline
 from scaler_protocol.units import duration, size
+from scaler_ui.model.addresses import PageRequest, worker_name
 from scaler_ui.model.model import Moment, MonitorModel, mean_latency, running
 from scaler_ui.model.tables import worker_rows
-from scaler_ui.model.task_table import ENDINGS, STATES, TaskRow
+from scaler_ui.model.task_table import ENDINGS, STATES, TaskRow, TaskSubset
 
 Row = dict[str, Any]
 BARS = 500
@@ -30,18 +31,6 @@ POINTS = 120
 """The maximum of points in a line."""
 GAP_SECONDS = 10.0
 """Seconds without a sample after which a line is interrupted."""
-
-
-@dataclass(frozen=True, slots=True)
-class PageRequest:
-    """A request for `count` rows from `first` on, sorted by a column, of those that contain `text`."""
-
-    first: int = 0
-    count: int = 50
-    order: str = ""
-    descending: bool = True
-    text: str = ""
-    state: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,45 +50,66 @@ def page_of(rows: list[Row], request: PageRequest, names: Sequence[str]) -> Tabl
     return TablePage(rows[request.first : request.first + request.count], len(rows))
 
 
-TASK_ORDERS = frozenset(
-    {"id", "function", "session", "state", "agent", "pid", "attempt", "since", "ended", "duration", "cpu", "memory"}
-)
+TASK_ORDERS = {"client": "session"}
+"""Columns by which tasks are sorted, where they are not called as the table calls them."""
 
 
-def tasks(model: MonitorModel, request: PageRequest) -> TablePage:
-    """Tasks; the text is searched in the names of functions, or is an id."""
-    agents = agent_names(model.status)
+def tasks(model: MonitorModel, request: PageRequest, worker: tuple[str, int] | None = None) -> TablePage:
+    """Tasks, or those of one worker; the text is searched in names of functions, agents and clients, or is an id."""
     rows, total = model.tasks.page(
-        request.order if request.order in TASK_ORDERS else "since",
+        TASK_ORDERS.get(request.order, request.order) or "since",
         descending=request.descending,
         first=request.first,
         count=request.count,
         text=request.text,
         state=request.state,
-        agents=agents,
+        within=_subset(model, request, worker),
+        agents=model.agents,
+        clients=model.clients,
     )
-    return TablePage([_task(row, agents, model.faults.get(row.id, "")) for row in rows], total)
+    return TablePage([_task(model, row) for row in rows], total)
+
+
+def _subset(model: MonitorModel, request: PageRequest, worker: tuple[str, int] | None) -> TaskSubset:
+    """The tasks of the function, client, host or worker that is asked for."""
+    agents = sessions = None
+    if worker is not None:
+        agents = [number for number, name in model.agents.items() if name == worker[0]]
+    elif request.host:
+        agents = [number for number, host in model.hosts.items() if host == request.host]
+    if request.client:
+        sessions = sessions_of(model, request.client)
+    return TaskSubset(request.function, sessions, agents, 0 if worker is None else worker[1])
+
+
+def sessions_of(model: MonitorModel, client: str) -> list[int]:
+    """The sessions of clients with this name, also where their names were not heard."""
+    known = {*model.clients, *(session for session, _ in list(model.ended))}
+    return [session for session in known if model.client_name(session) == client]
 
 
 def agent_names(status: MonitorStatus | None) -> dict[int, str]:
     return dict(zip(status.agents, status.agent_names, strict=True)) if status else {}
 
 
-def _task(row: TaskRow, agents: Mapping[int, str], fault: str) -> Row:
+def _task(model: MonitorModel, row: TaskRow) -> Row:
+    agent = model.agents.get(row.agent, "")
     return {
         "id": f"{row.id:x}",
         "function": row.function,
-        "session": f"{row.session:x}",
+        "client": model.client_name(row.session),
         "state": row.state,
-        "agent": agents.get(row.agent, ""),
+        "agent": agent,
+        "host": model.hosts.get(row.agent, ""),
         "pid": row.pid or "",
+        "worker": worker_name(agent, row.pid) if row.pid else "",
         "attempt": row.attempt or "",
         "since": row.since,
         "ended": row.ended,
         "duration": duration(row.duration) if row.pid else "",
         "cpu": duration(row.cpu) if row.pid else "",
         "memory": size(row.memory) if row.memory else "",
-        "error": headline(fault)[:ERROR_LIMIT],
+        "error": headline(model.faults.get(row.id, ""))[:ERROR_LIMIT],
     }
 
 
@@ -109,7 +119,12 @@ def workers(model: MonitorModel, request: PageRequest, now: float) -> TablePage:
         return TablePage([], 0)
     # Browsers have no integers of 64 bits, and names and process ids repeat from host to host.
     rows = [
-        {**asdict(row), "run": f"{row.run:x}", "key": f"{row.number}/{row.pid}"}
+        {
+            **asdict(row),
+            "run": f"{row.run:x}",
+            "key": f"{row.number}/{row.pid}",
+            "page": worker_name(row.agent, row.pid),
+        }
         for row in worker_rows(model.status, now - model.heard)
     ]
     page = page_of(rows, request, ("worker", "agent", "host", "state", "capabilities"))

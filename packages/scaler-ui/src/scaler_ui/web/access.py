@@ -6,7 +6,7 @@ import hmac
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from http.cookies import SimpleCookie
 from typing import Any
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, parse_qsl, quote, urlencode, urlsplit
 
 from scaler_protocol.addresses import Address
 from scaler_protocol.safe_text import escaped
@@ -75,9 +75,8 @@ class AccessGuard:
         elif scope["type"] == "http" and self._matches(_query(scope)):
             secure = "; Secure" if _is_encrypted(scope, headers) else ""
             cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/{secure}"
-            # With two slashes it would be the name of another host.
-            place = "/" + quote(scope["path"].lstrip("/\\"))
-            await _answer(scope, send, 303, "", [(b"location", place.encode()), (b"set-cookie", cookie.encode())])
+            more = [(b"location", _without_token(scope)), (b"set-cookie", cookie.encode())]
+            await _answer(scope, send, 303, "", more)
         else:
             await _answer(scope, send, 401, self._advice())
 
@@ -129,6 +128,15 @@ def _is_encrypted(scope: Scope, headers: dict[str, str]) -> bool:
 def _cookie(header: str) -> str:
     found = SimpleCookie(header).get(COOKIE)
     return str(found.value) if found is not None else ""
+
+
+def _without_token(scope: Scope) -> bytes:
+    """The address of a request without the token."""
+    # With two slashes it would be the name of another host.
+    path: bytes = b"/" + scope["raw_path"].lstrip(b"/\\")
+    said = parse_qsl(scope["query_string"].decode("latin-1"))
+    query = urlencode([(name, value) for name, value in said if name != "token"], quote_via=quote)
+    return path + (f"?{query}".encode() if query else b"")
 
 
 def _query(scope: Scope) -> str:

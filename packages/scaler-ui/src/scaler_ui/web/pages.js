@@ -6,7 +6,22 @@ window.switchTheme = () => {
   Quasar.Dark.toggle();
   localStorage.setItem('dark', Quasar.Dark.isActive ? '1' : '0');
 };
-const nameOf = (row) => row.cells[0].innerText;
+// What of a table is shown is in the address. NiceGUI reads the page of an entry of the history from its state.
+window.replaceAddress = (path, place) => {
+  const prefix = window.path_prefix || '';
+  if (location.pathname === prefix + path) history.replaceState({page: place}, '', prefix + place);
+};
+// Copies the text beside a button. Browsers have a clipboard only where the connection is safe.
+window.copyText = async (button) => {
+  const source = button.closest('.panel').querySelector('.fault');
+  if (navigator.clipboard) await navigator.clipboard.writeText(source.innerText);
+  else {
+    getSelection().selectAllChildren(source);
+    document.execCommand('copy');
+  }
+  Quasar.Notify.create({message: 'Copied', timeout: 1500});
+};
+const nameOf = (link) => link.closest('tr').cells[0].innerText;
 // Makes tables sortable by keyboard, and keeps the link of the current page visible on narrow screens. Slots are not used, because every update replaces them, and the focus is lost.
 new MutationObserver(() => {
   for (const head of document.querySelectorAll('th.sortable')) {
@@ -14,25 +29,32 @@ new MutationObserver(() => {
     const order = head.classList.contains('sort-desc') ? 'descending' : 'ascending';
     head.ariaSort = head.classList.contains('sorted') ? order : 'none';
   }
-  for (const row of document.querySelectorAll('.opens tbody tr')) row.tabIndex = 0;
   if (kept && document.activeElement === document.body) {
     const rows = [...document.querySelectorAll('.opens tbody tr')];
-    (rows.find((row) => nameOf(row) === kept.name) ?? rows[kept.at])?.focus({preventScroll: true});
+    const links = rows.map((row) => row.cells[kept.cell]?.querySelector('a'));
+    const same = links.find((link) => link?.href === kept.href && nameOf(link) === kept.name);
+    (same ?? links[kept.row])?.focus({preventScroll: true});
   }
   const link = document.querySelector('nav [aria-current]');
   if (link && link !== here) link.parentElement.scrollLeft = link.offsetLeft - link.parentElement.clientWidth / 2;
   here = link;
 }).observe(document.documentElement, {childList: true, subtree: true, attributeFilter: ['class', 'aria-current']});
-// A row that moves or leaves when its table is renewed loses the focus, and nothing else gets it.
+// A link in a row that moves or leaves when its table is renewed loses the focus, and nothing else gets it.
 addEventListener('focusin', ({target}) => {
-  kept = target.matches('.opens tbody tr') ? {name: nameOf(target), at: target.sectionRowIndex} : null;
+  const cell = target.matches('.opens tbody a') && target.closest('td');
+  kept = cell && {name: nameOf(target), href: target.href, row: cell.parentElement.sectionRowIndex, cell: cell.cellIndex};
+});
+// A click anywhere in a row opens what the row is about, which its first link names.
+addEventListener('click', ({target}) => {
+  const row = !target.closest('a') && target.closest('.opens tbody tr');
+  if (row && !String(getSelection())) row.querySelector('a')?.click();
 });
 addEventListener('pointerdown', () => { kept = null; });
 addEventListener('mouseover', ({target}) => {
   if (target.matches('.clipped')) target.title = target.scrollWidth > target.clientWidth ? target.innerText : '';
 });
 addEventListener('keydown', (event) => {
-  if (['Enter', ' '].includes(event.key) && event.target.matches('th.sortable, .opens tbody tr')) {
+  if (['Enter', ' '].includes(event.key) && event.target.matches('th.sortable')) {
     event.preventDefault();
     event.target.click();
   }

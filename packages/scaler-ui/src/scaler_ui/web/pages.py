@@ -11,14 +11,34 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from nicegui import ui
+from nicegui.sub_pages_router import SubPagesRouter
+from starlette.requests import Request
+from starlette.responses import Response
 
 from scaler_ui.listening import Listening
 from scaler_ui.model import cluster_views, views
+from scaler_ui.model.addresses import names_in
+from scaler_ui.model.failures import failure_groups
 from scaler_ui.model.findings import Finding, findings
+from scaler_ui.model.subjects import hosts
 from scaler_ui.web.charts import LinesOverTime, Timeline
-from scaler_ui.web.dialogs import Dialogs
+from scaler_ui.web.kinds import (
+    BIGGEST,
+    CAPACITY,
+    CLIENTS,
+    DEMAND,
+    EVENTS,
+    FAILURES,
+    FUNCTIONS,
+    GRAPHS,
+    HOSTS,
+    MANAGERS,
+    TASKS,
+    WORKERS,
+)
 from scaler_ui.web.operator_actions import OperatorActions
-from scaler_ui.web.parts import Figures, ServerTable, TableKind, heading, subheading
+from scaler_ui.web.parts import Figures, ServerTable, heading, subheading
+from scaler_ui.web.subject_pages import SubjectPages, Unknown
 
 REFRESH_SECONDS = 1.0
 STREAM_SECONDS = 2.0
@@ -26,82 +46,12 @@ WINDOWS = {60: "1 minute", 300: "5 minutes", 1800: "30 minutes"}
 COUNT = "value => value.toLocaleString()"
 PERCENT = "value => `${value.toLocaleString()} %`"
 MILLISECONDS = "value => value < 1000 ? `${value} ms` : `${(value / 1000).toLocaleString()} s`"
+LIST_OF = {
+    "task": "/tasks", "worker": "/workers", "host": "/hosts", "client": "/clients", "function": "/functions",
+    "graph": "/graphs", "failure": "/failures",
+}  # fmt: skip
+"""The page of the menu to which pages about one thing belong."""
 MEBIBYTES = "value => value < 1024 ? `${value} MiB` : `${(value / 1024).toLocaleString()} GiB`"
-
-TASKS = TableKind(
-    "tasks",
-    {
-        "id": "task", "function": "function", "state": "state", "session": "client", "agent": "agent", "pid": "process",
-        "attempt": "attempt", "since": "since", "ended": "ended", "duration": "duration", "cpu": "cpu",
-        "memory": "memory", "error": "error",
-    },
-    key="id", order="since", states=views.TASK_STATES, unsorted=("error",),
-)  # fmt: skip
-WORKERS = TableKind(
-    "workers",
-    {
-        "worker": "worker", "agent": "agent", "state": "state", "cpu": "cpu", "rss": "memory", "free": "free",
-        "sent": "sent", "queued": "queued", "lag": "lag", "itl": "ITL", "agt_cpu": "agent's cpu",
-        "agt_rss": "agent's memory",
-        "silence": "last heard", "capabilities": "offers",
-    },
-    key="key", order="cpu",
-)  # fmt: skip
-CLIENTS = TableKind(
-    "clients", {"name": "client", "session": "session", "host": "host", "tasks": "tasks"}, key="session", order="tasks"
-)
-FUNCTIONS = TableKind(
-    "functions",
-    {
-        "function": "function", "calls": "ended", "success": "success", "raised": "raised", "failed": "failed",
-        "cancelled": "cancelled", "mean": "mean", "longest": "longest", "cpu": "cpu, in all", "memory": "peak memory",
-    },
-    key="function", order="calls",
-)  # fmt: skip
-GRAPHS = TableKind(
-    "graphs",
-    {
-        "graph": "graph", "client": "client", "state": "state", "nodes": "nodes", "done": "done", "failed": "failed",
-        "cancelled": "cancelled", "running": "with agents", "left": "left", "progress": "progress", "begun": "begun",
-        "took": "time",
-    },
-    key="graph", order="graph",
-)  # fmt: skip
-BIGGEST = TableKind(
-    "biggest",
-    {"object": "hash of its id", "client": "client", "size": "size", "where": "where"},
-    key="object", order="size", filtered=False,
-)  # fmt: skip
-CAPACITY = TableKind(
-    "capacity",
-    {
-        "offers": "offers", "runtime": "Python", "agents": "agents", "workers": "workers", "busy": "busy",
-        "tasks": "tasks", "places": "places in queues", "cpu": "cpu", "memory": "memory",
-    },
-    key="class", order="workers", filtered=False,
-)  # fmt: skip
-MANAGERS = TableKind(
-    "managers",
-    {
-        "manager": "manager", "kind": "kind", "host": "host", "desired": "wanted", "joined": "joined",
-        "starting": "starting", "draining": "draining", "maximum": "at most", "reason": "last decision",
-        "failure": "last failure", "pause": "paused for",
-    },
-    key="manager", order="desired", filtered=False,
-)  # fmt: skip
-DEMAND = TableKind(
-    "demand",
-    {
-        "needs": "tasks that need", "priority": "priority", "waiting": "waiting", "workers": "workers that can",
-        "why": "why they wait",
-    },
-    key="demand", order="waiting", filtered=False,
-)  # fmt: skip
-EVENTS = TableKind(
-    "events",
-    {"time": "time", "level": "level", "task": "task", "text": "what happened"},
-    key="number", order="time",
-)  # fmt: skip
 
 
 class Pages:
@@ -110,19 +60,32 @@ class Pages:
     def __init__(self, listening: Listening, actions: OperatorActions | None) -> None:
         self._listening = listening
         self._model = listening.model
-        self._dialogs = Dialogs(self._model, actions)
+        about = SubjectPages(listening, actions)
         self._places: dict[str, tuple[str, Callable[[], None]]] = {
             "/": ("Overview", self._overview),
             "/tasks": ("Tasks", self._tasks),
+            "/failures": ("Failures", self._failures),
             "/stream": ("Task stream", self._stream),
             "/functions": ("Functions", self._functions),
             "/graphs": ("Graphs", self._graphs),
             "/workers": ("Workers", self._workers),
+            "/hosts": ("Hosts", self._hosts),
             "/capacity": ("Capacity", self._capacity),
             "/clients": ("Clients", self._clients),
             "/objects": ("Objects", self._objects),
             "/events": ("Events", self._events),
         }
+        """The pages of the menu, with their titles."""
+        self._subjects: dict[str, Callable[..., None]] = {
+            "/task/{task}": about.task,
+            "/worker/{worker}": about.worker,
+            "/host/{host}": about.host,
+            "/client/{client}": about.client,
+            "/function/{function}": about.function,
+            "/graph/{graph}": about.graph,
+            "/failure/{function}/{exception}": about.failure,
+        }
+        """The pages about one thing each; names in their addresses are encoded."""
 
     def add(self) -> None:
         """Register the pages at the server."""
@@ -132,19 +95,29 @@ class Pages:
         ui.add_head_html(f'<script type="module">{script}</script>', shared=True)
         for path in self._places:
             self._add(path)
+        for path in self._subjects:
+            # Names may have slashes, which are not encoded any more when a page is looked up.
+            self._add(f"/{names_in(path)[0]}/{{names:path}}")
 
     def _add(self, path: str) -> None:
-        @ui.page(path, title=self._title(path))
-        def page() -> None:
-            self._frame(path)
-            ui.sub_pages({place: fill for place, (_, fill) in self._places.items()}).classes("page")
+        @ui.page(path)
+        def page() -> Response | None:
+            client = ui.context.client
+            assert client.request is not None
+            router = client.sub_pages_router
+            router.current_path = _address_of(client.request)
+            content = self._frame(router)
+            if any(isinstance(each, Unknown) for each in content.descendants()):
+                return client.build_response(client.request, 404)
+            return None
 
     def _title(self, path: str) -> str:
-        name, _ = self._places.get(path, ("Nothing", None))
-        return f"{name} - Scaler"
+        if path in self._places:
+            return f"{self._places[path][0]} - Scaler"
+        return f"{' '.join(names_in(path)).capitalize()} - Scaler"
 
-    def _frame(self, path: str) -> None:
-        """The frame of every page: navigation, and whether the content is current."""
+    def _frame(self, router: SubPagesRouter) -> ui.sub_pages:
+        """The frame of every page: navigation, and whether the content is current; then the content."""
         with ui.header():
             ui.label("Scaler").classes("brand")
             with ui.element("nav").props('aria-label="pages"'):
@@ -155,20 +128,28 @@ class Pages:
                     'flat dense round size=sm color=white aria-label="light or dark"'
                 )
 
-        def arrive(address: str) -> None:
+        def mark(address: str) -> None:
             here = urlsplit(address).path
+            at = LIST_OF.get(names_in(here)[0], here)
             for place, link in links.items():
-                link.props("aria-current=page" if place == here else None, remove="aria-current")
+                link.props("aria-current=page" if place == at else None, remove="aria-current")
             ui.page_title(self._title(here))
+
+        def arrive(address: str) -> None:
+            mark(address)
+            content.refresh()  # by itself it would keep a page of which another query is asked for
 
         def tell() -> None:
             note.text, is_old = self._note()
             note.classes("old" if is_old else None, remove=None if is_old else "old")
 
-        links[path].props("aria-current=page")
-        ui.context.client.sub_pages_router.on_path_changed(arrive)
+        mark(router.current_path)
         tell()
         ui.timer(REFRESH_SECONDS, tell, immediate=False)
+        places = {place: fill for place, (_, fill) in self._places.items()}
+        content = ui.sub_pages({**places, **self._subjects}).classes("page")
+        router.on_path_changed(arrive)
+        return content
 
     def _note(self) -> tuple[str, bool]:
         """The text about the connection, and whether the content is old."""
@@ -226,7 +207,15 @@ class Pages:
             "Tasks",
             "Open a task to see why it waits, or how it ended. The filter looks at functions, agents, clients and ids.",
         )
-        ServerTable(TASKS, partial(views.tasks, self._model), self._dialogs.task)
+        ServerTable(TASKS, partial(views.tasks, self._model))
+
+    def _failures(self) -> None:
+        heading(
+            "Failures",
+            "The last failures by function and type of exception. The filter looks at functions and tracebacks. "
+            "Open one for its last traceback and its tasks.",
+        )
+        ServerTable(FAILURES, partial(failure_groups, self._model))
 
     def _stream(self) -> None:
         heading(
@@ -255,11 +244,15 @@ class Pages:
             "Open a worker to see what it runs, or to drain it. CPU is in percent of a core. "
             "ITL says with 1 or 0 whether a worker is up, has a task, and waits in it for others.",
         )
-        ServerTable(
-            WORKERS,
-            lambda request: views.workers(self._model, request, self._listening.now),
-            self._dialogs.worker,
+        ServerTable(WORKERS, lambda request: views.workers(self._model, request, self._listening.now))
+
+    def _hosts(self) -> None:
+        heading(
+            "Hosts",
+            "Hosts, and those that were lost lately. Deaths of workers and failures of tasks are those of the last ten "
+            "minutes; hosts that are worse than the others are named on the overview.",
         )
+        ServerTable(HOSTS, partial(hosts, self._model))
 
     def _clients(self) -> None:
         heading("Clients", "Who submits tasks, and how many of them are not released yet.")
@@ -283,11 +276,11 @@ class Pages:
             "were started, less those drained.",
         )
         subheading("Worker managers")
-        ServerTable(MANAGERS, partial(cluster_views.managers, self._model))
+        ServerTable(MANAGERS, partial(cluster_views.managers, self._model), "managers.")
         subheading("What workers offer")
-        ServerTable(CAPACITY, partial(cluster_views.capacity, self._model))
+        ServerTable(CAPACITY, partial(cluster_views.capacity, self._model), "offers.")
         subheading("What waiting tasks need")
-        ServerTable(DEMAND, partial(cluster_views.demand, self._model))
+        ServerTable(DEMAND, partial(cluster_views.demand, self._model), "needs.")
 
     def _objects(self) -> None:
         heading("Objects", "What the object storage server has, and how it is used.")
@@ -299,3 +292,9 @@ class Pages:
     def _events(self) -> None:
         heading("Events", "Who came and went, which workers died and how, which runs were lost and why.")
         ServerTable(EVENTS, partial(views.events, self._model))
+
+
+def _address_of(request: Request) -> str:
+    """The path and query of a request as the browser has sent it: in the path as Starlette has it names are decoded."""
+    path: str = request.scope["raw_path"].decode("ascii")
+    return f"{path}?{request.url.query}" if request.url.query else path

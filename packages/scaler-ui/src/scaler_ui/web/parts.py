@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, field, replace
 from typing import Any
+from urllib.parse import urlsplit
 
 from nicegui import events, ui
 
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_ui.model.views import PageRequest, Row, TablePage
+from scaler_ui.model.addresses import FILTERS, PageRequest, TableAddress
+from scaler_ui.model.subjects import Fact
+from scaler_ui.model.views import TablePage
 
 ROWS = 50
 TABLE_SECONDS = 2.0
 Fetch = Callable[[PageRequest], TablePage]
 
-_CODES = frozenset({"id", "task", "session", "object", "pid"})
+_CODES = frozenset({"id", "task", "object", "pid"})
 _WORDS = frozenset({"state", "level"})
-_SENTENCES = frozenset({"text", "why", "error", "reason", "failure"})
-_NAMES = frozenset({"function", "agent", "worker", "name", "host", "client", "runtime", "offers", "needs"})
+_SENTENCES = frozenset({"text", "why", "error", "message", "reason", "failure"})
+_NAMES = frozenset(
+    {"function", "agent", "worker", "name", "host", "client", "session", "exception", "runtime", "offers", "needs"}
+)
 """Columns of texts that are cut where they are too long; the whole is shown on hover."""
-_TIMES = frozenset({"time", "since", "ended", "begun"})
+_TIMES = frozenset({"time", "since", "ended", "begun", "first", "last"})
 """Columns of seconds since 1970, which the browser shows in the reader's time zone."""
-_TEXTS = _CODES | _WORDS | _SENTENCES | {
-    "function", "agent", "worker", "name", "host", "client", "where", "offers", "runtime", "needs", "capabilities",
-    "itl", "graph", "time", "since", "ended", "begun", "manager", "kind", "maximum", "pause",
+_TEXTS = _CODES | _WORDS | _SENTENCES | _NAMES | _TIMES | {
+    "where", "capabilities", "itl", "graph", "manager", "kind", "maximum", "pause",
 }  # fmt: skip
 """Columns of text; the others are numbers, which are right-aligned."""
 
@@ -42,7 +48,10 @@ def subheading(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TableKind:
-    """The columns of a table with their titles, the unique column, and the initial order."""
+    """The columns of a table with their titles, the unique column, and the initial order.
+
+    `links` are, by column, the place of pages and the fields of a row that are the names in their addresses.
+    """
 
     name: str
     columns: dict[str, str]
@@ -50,26 +59,41 @@ class TableKind:
     order: str
     filtered: bool = True
     states: tuple[str, ...] = ()
+    filters: tuple[str, ...] = ()
     unsorted: Collection[str] = ()
+    links: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+class LinkTable(ui.table, component="link_table.js"):
+    """A table whose cells may be links."""
 
 
 class ServerTable:
-    """A table of which the browser has one page; the server sorts, filters and updates it."""
+    """A table of which the browser has one page; the server sorts, filters and updates it.
 
-    def __init__(self, kind: TableKind, fetch: Fetch, on_row: Callable[[Row], None] | None = None) -> None:
+    What of it is shown is in the query of the page's address, of several tables with a `prefix` each.
+    """
+
+    def __init__(self, kind: TableKind, fetch: Fetch, prefix: str = "") -> None:
         self._fetch = fetch
-        self._text: ui.input | None = None
-        self._state: ui.select | None = None
+        self._router = ui.context.client.sub_pages_router
+        orders = [name for name in kind.columns if name not in kind.unsorted]
+        default = PageRequest(count=ROWS, order=kind.order)
+        self._address = TableAddress(default, orders, kind.states, kind.filters, prefix)
+        self._request, faults = self._address.read(urlsplit(self._router.current_path).query)
         with ui.card().classes("panel"):
             if kind.filtered:
                 with ui.row().classes("tools"):
                     self._choices(kind)
-            self.table = ui.table(
+            for fault in faults:
+                ui.label(fault).classes("fault-note is-warning").props("role=status")
+            self.table = LinkTable(
                 columns=[_column(name, title, kind) for name, title in kind.columns.items()],
                 rows=[],
                 row_key=kind.key,
                 pagination={
-                    "rowsPerPage": ROWS, "rowsNumber": 0, "sortBy": kind.order, "descending": True, "page": 1,
+                    "rowsPerPage": self._request.count, "rowsNumber": 0, "sortBy": self._request.order,
+                    "descending": self._request.descending, "page": self._request.first // self._request.count + 1,
                 },
             )  # fmt: skip
         self.table.props(
@@ -78,44 +102,71 @@ class ServerTable:
         )
         self.table.props[":pagination-label"] = _RANGE
         self.table.on("request", self._asked)
-        if on_row is not None:
+        if kind.links:
             self.table.classes("opens")
-            self.table.on("rowClick", lambda event: on_row(event.args[1]))
         self.refresh()
         ui.timer(TABLE_SECONDS, self.refresh, immediate=False)
 
     def _choices(self, kind: TableKind) -> None:
-        self._text = ui.input("Filter", on_change=self._from_the_start).props(
-            f'dense clearable debounce=300 data-testid="{kind.name}-filter" aria-label="filter"'
-        )
+        ui.input(
+            "Filter", value=self._request.text, on_change=lambda event: self._narrow(text=event.value or "")
+        ).props(f'dense clearable debounce=300 data-testid="{kind.name}-filter" aria-label="filter"')
         if kind.states:
             options = {"": "any state", **{state: state for state in kind.states}}
-            self._state = ui.select(options, value="", label="State", on_change=self._from_the_start)
-            self._state.props(f'dense data-testid="{kind.name}-state"')
+            ui.select(
+                options,
+                value=self._request.state,
+                label="State",
+                on_change=lambda event: self._narrow(state=event.value or ""),
+            ).props(f'dense data-testid="{kind.name}-state"')
+        for name in FILTERS[1:]:
+            if value := getattr(self._request, name):
+                self._removable(name, value)
+
+    def _removable(self, name: str, value: str) -> None:
+        """A filter that the address has set, and that the reader can remove."""
+
+        def remove() -> None:
+            button.delete()
+            self._narrow(**{name: ""})
+
+        button = ui.button(f"{name} {value}", icon="close", color=None, on_click=remove)
+        button.classes("filter").props(f"flat dense no-caps size=sm data-testid=filter-{name}")
+        button.props["aria-label"] = f"remove the filter: {name} {value}"
 
     def _asked(self, event: events.GenericEventArguments) -> None:
         """Handle the request for another page or order."""
         self.table.pagination.update(event.args["pagination"])
-        self.refresh()
+        asked = self.table.pagination
+        count, order = int(asked.get("rowsPerPage") or ROWS), asked.get("sortBy")
+        self._show(
+            replace(
+                self._request,
+                first=(int(asked.get("page") or 1) - 1) * count,
+                count=count,
+                order=order if order in self._address.orders else self._address.default.order,
+                descending=bool(asked.get("descending")),
+            )
+        )
 
-    def _from_the_start(self) -> None:
+    def _narrow(self, **filters: Any) -> None:
+        """Apply filters, from the first row on."""
         self.table.pagination["page"] = 1
+        self._show(replace(self._request, first=0, **filters))
+
+    def _show(self, request: PageRequest) -> None:
+        """Show what is asked for, and have the address say so."""
+        self._request = request
+        path, _, query = self._router.current_path.partition("?")
+        query = self._address.write(query, request)
+        self._router.current_path = place = f"{path}?{query}" if query else path
+        ui.run_javascript(f"replaceAddress({json.dumps(path)}, {json.dumps(place)})")
         self.refresh()
 
     def refresh(self) -> None:
         """Show the current rows; nothing is sent if they have not changed."""
         pagination = self.table.pagination
-        count = int(pagination.get("rowsPerPage") or ROWS)
-        page = self._fetch(
-            PageRequest(
-                (int(pagination.get("page") or 1) - 1) * count,
-                count,
-                pagination.get("sortBy") or "",
-                bool(pagination.get("descending")),
-                (self._text.value or "") if self._text is not None else "",
-                (self._state.value or "") if self._state is not None else "",
-            )
-        )
+        page = self._fetch(self._request)
         if (page.rows, page.total) == (self.table.rows, pagination.get("rowsNumber")):
             return
         pagination["rowsNumber"] = page.total
@@ -137,6 +188,8 @@ def _column(name: str, title: str, kind: TableKind) -> dict[str, Any]:
         "sortable": name not in kind.unsorted,
         "align": "left" if name in _TEXTS else "right",
     }
+    if name in kind.links:
+        column["link"] = kind.links[name]
     if name in _TIMES:
         column[":format"] = _LOCAL_TIME
     elif name not in _TEXTS:
@@ -169,3 +222,18 @@ class Figures:
         """Show these numbers; others stay unchanged."""
         for name, text in texts.items():
             self._cards[name].text = text
+
+
+class FactList(ui.element, component="facts.js"):
+    """Facts about one thing; links among them keep the focus when values change."""
+
+    def __init__(self, facts: list[Fact]) -> None:
+        super().__init__()
+        self.show(facts)
+
+    def show(self, facts: list[Fact]) -> None:
+        """Show these facts; nothing is sent if they have not changed."""
+        shown = [asdict(fact) for fact in facts]
+        if self.props.get("facts") != shown:
+            self.props["facts"] = shown
+            self.update()

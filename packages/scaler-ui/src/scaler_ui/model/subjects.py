@@ -1,0 +1,284 @@
+"""What pages say about one task, worker, host, client, function, graph or group of failures, as facts. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.messages import WorkerState
+from scaler_protocol.monitoring import EventKind, MonitorStatus
+from scaler_protocol.units import duration, size
+from scaler_ui.model import cluster_views
+from scaler_ui.model.addresses import PageRequest, address, worker_name
+from scaler_ui.model.failures import failures_of
+from scaler_ui.model.findings import RECENT_SECONDS
+from scaler_ui.model.model import MonitorModel
+from scaler_ui.model.tables import task_of_run, worker_rows
+from scaler_ui.model.task_table import ENDINGS
+from scaler_ui.model.views import Row, TablePage, page_of, sessions_of
+
+NAMED = 3
+"""Hosts and clients of which a fact names the most frequent."""
+OPEN = frozenset({"waiting", "held", "queued", "running"})
+"""States of tasks that have not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A value with a name: a text, which may link to a page, or a time in seconds since 1970."""
+
+    name: str
+    text: str = ""
+    href: str = ""
+    at: float = 0.0
+
+
+Facts = list[Fact]
+
+
+def task_facts(model: MonitorModel, task: int) -> Facts | None:
+    """What is known about a task; None if it is unknown."""
+    place = model.tasks.find(task)
+    if place is None:
+        return None
+    row = model.tasks.row(place)
+    worker = worker_name(model.agents.get(row.agent, ""), row.pid) if row.pid else ""
+    return [
+        Fact("state", row.state),
+        _link("function", "function", row.function),
+        _link("client", "client", model.client_name(row.session)),
+        _link("host", "host", model.hosts.get(row.agent, "")),
+        _link("worker", "worker", worker),
+        Fact("attempt", str(row.attempt or "")),
+        Fact("submitted", at=row.since),
+        Fact("ended", at=row.ended),
+        Fact("duration", duration(row.duration) if row.pid else ""),
+        Fact("cpu", duration(row.cpu) if row.pid else ""),
+        Fact("memory", size(row.memory) if row.memory else ""),
+    ]
+
+
+def _link(name: str, place: str, *names: str) -> Fact:
+    return Fact(name, names[-1], address(place, *names) if names[-1] else "")
+
+
+def worker_facts(model: MonitorModel, agent: str, pid: int, now: float) -> Facts | None:
+    """What is known about a worker; None if no agent of this name was heard of."""
+    numbers = [number for number, name in model.agents.items() if name == agent]
+    if not numbers or model.status is None:
+        return None
+    host = _link("host", "host", model.hosts.get(numbers[-1], ""))
+    for row in worker_rows(model.status, now - model.heard):
+        if (row.agent, row.pid) == (agent, pid):
+            place = task_of_run(model, row.run)
+            task = model.tasks.row(place) if place is not None else None
+            return [
+                Fact("state", row.state),
+                host,
+                Fact("agent", agent),
+                _link("task", "task", f"{task.id:x}" if task else ""),
+                _link("function", "function", task.function if task else ""),
+                Fact("for", duration(task.duration) if task else ""),
+                Fact("cpu", f"{row.cpu:.1f} %"),
+                Fact("memory", size(row.rss)),
+                Fact("queued", f"{row.queued:,}"),
+                Fact("last heard", f"{row.silence:.0f} s{' (stale)' if row.stale else ''}"),
+                Fact("offers", row.capabilities or "no capabilities"),
+            ]
+    return [Fact("state", "gone"), host, Fact("agent", agent)]
+
+
+def hosts(model: MonitorModel, request: PageRequest) -> TablePage:
+    """Hosts with agents, and those that were lost lately."""
+    status = model.status
+    if status is None:
+        return TablePage([], 0)
+    page = page_of(list(_hosts(model, status).values()), request, ("host", "state"))
+    for row in page.rows:
+        row.update(
+            cpu=f"{row['cpu']:,.0f} %",
+            memory=size(row["memory"]),
+            available=size(row["available"]) if row["available"] else "",
+            lag=duration(row["lag"]),
+            silence=f"{row['silence']:.0f} s",
+        )
+    return page
+
+
+def _hosts(model: MonitorModel, status: MonitorStatus) -> dict[str, Row]:
+    found: dict[str, Row] = {}
+    of_agent: dict[int, Row] = {}
+    for number, host, workers, assigned, free, lag, age in zip(
+        status.agents, status.agent_hosts, status.agent_workers, status.agent_assigned, status.agent_free,
+        status.agent_round_trips, status.agent_status_ages, strict=True,
+    ):  # fmt: skip
+        row = of_agent[number] = found.setdefault(host, _host(host, "up"))
+        row["agents"] += 1
+        row["workers"] += workers
+        row["tasks"] += assigned
+        row["available"] = free
+        row["lag"], row["silence"] = max(lag, row["lag"]), max(age, row["silence"])
+    for number, state, cpu, rss in zip(
+        status.worker_agents, status.worker_states, status.worker_cpus, status.worker_rsses, strict=True
+    ):
+        row = of_agent[number]
+        row["busy"] += state in (WorkerState.RUNNING, WorkerState.BLOCKED, WorkerState.DRAINING)
+        row["cpu"] += 100 * cpu
+        row["memory"] += rss
+    since = status.at - RECENT_SECONDS
+    for event in model.events:
+        if event.time > since and event.kind in (EventKind.WORKER, EventKind.AGENT) and event.subject:
+            row = found.setdefault(event.subject, _host(event.subject, "gone"))
+            row["deaths"] += event.kind == EventKind.WORKER
+    for failure in list(model.failures.values()):
+        if failure.time > since and (host := model.hosts.get(failure.agent)):
+            found.setdefault(host, _host(host, "gone"))["failures"] += 1
+    return found
+
+
+def _host(name: str, state: str) -> Row:
+    names = ("agents", "workers", "busy", "tasks", "cpu", "memory", "available", "deaths", "failures")
+    return {"host": name, "state": state, **dict.fromkeys(names, 0), "lag": 0.0, "silence": 0.0}
+
+
+def runners(model: MonitorModel, host: str, request: PageRequest) -> TablePage:
+    """The workers of a host with what they run."""
+    if model.status is None:
+        return TablePage([], 0)
+    running = model.tasks.runs()
+    rows: list[Row] = []
+    for worker in worker_rows(model.status):
+        if worker.host != host:
+            continue
+        place = running.get(worker.run)
+        task = model.tasks.row(place) if place is not None else None
+        rows.append(
+            {
+                "key": f"{worker.number}/{worker.pid}",
+                "worker": worker.worker,
+                "page": worker_name(worker.agent, worker.pid),
+                "state": worker.state,
+                "task": f"{task.id:x}" if task else "",
+                "function": task.function if task else "",
+                "elapsed": task.duration if task else 0.0,
+                "cpu": worker.cpu,
+                "rss": worker.rss,
+                "queued": worker.queued,
+            }
+        )
+    page = page_of(rows, request, ("worker",))
+    for row in page.rows:
+        elapsed = duration(row["elapsed"]) if row["task"] else ""
+        row.update(elapsed=elapsed, cpu=f"{row['cpu']:.1f} %", rss=size(row["rss"]))
+    return page
+
+
+def host_facts(model: MonitorModel, host: str) -> Facts | None:
+    """What is known about a host; None if no agent of it was heard of."""
+    page = hosts(model, PageRequest(count=1_000_000))
+    row = next((row for row in page.rows if row["host"] == host), None)
+    if row is None:
+        return [Fact("state", "gone")] if host in model.hosts.values() else None
+    if row["state"] == "gone":
+        return [Fact(name, str(row[name])) for name in ("state", "deaths", "failures")]
+    return [
+        *(Fact(name, str(row[name])) for name in ("state", "agents", "workers", "busy")),
+        Fact("tasks", str(row["tasks"]), address("tasks", host=host)),
+        *(Fact(name, str(row[name])) for name in ("cpu", "memory")),
+        Fact("free memory", row["available"]),
+        Fact("lag", row["lag"]),
+        Fact("last heard", row["silence"]),
+        Fact("deaths", str(row["deaths"])),
+        Fact("failures", str(row["failures"])),
+    ]
+
+
+def client_facts(model: MonitorModel, client: str) -> Facts | None:
+    """What is known about the clients of this name; None if there is none."""
+    status, sessions = model.status, set(sessions_of(model, client))
+    if not sessions or status is None:
+        return None
+    connected = [
+        (host, tasks)
+        for session, host, tasks in zip(status.client_sessions, status.client_hosts, status.client_tasks, strict=True)
+        if session in sessions
+    ]
+    ended = sum(count for (session, _), count in list(model.ended.items()) if session in sessions)
+    return [
+        Fact("state", "connected" if connected else "gone"),
+        Fact("session", ", ".join(f"{session:x}" for session in sorted(sessions)[-NAMED:])),
+        Fact("host", _most(host for host, _ in connected)),
+        Fact("tasks", f"{sum(tasks for _, tasks in connected):,}", address("tasks", client=client)),
+        Fact("seen to end", f"{ended:,}"),
+    ]
+
+
+def function_facts(model: MonitorModel, function: str) -> Facts | None:
+    """What the calls of a function took; None if there was none."""
+    figures = model.functions.get(function)
+    status = model.status
+    submitted = 0
+    if status is not None:
+        columns = zip(status.function_names, status.function_counts, strict=True)
+        submitted = sum(count for name, count in columns if name == function)
+    if figures is None and not submitted and not model.tasks.has_function(function):
+        return None
+    tasks = Fact("tasks", f"{submitted:,}" if submitted else "some", address("tasks", function=function))
+    if figures is None:
+        return [tasks, Fact("ended", "none")]
+    outcomes = [
+        Fact(word, f"{figures.ended.get(number, 0):,}", address("tasks", function=function, state=word))
+        for number, word in ENDINGS.items()
+        if word != "lost"
+    ]
+    return [
+        tasks,
+        Fact("ended", f"{figures.count:,}"),
+        *outcomes,
+        Fact("mean", duration(figures.duration / figures.runs if figures.runs else 0.0)),
+        Fact("longest", duration(figures.longest)),
+        Fact("cpu, in all", duration(figures.cpu)),
+        Fact("peak memory", size(figures.peak_memory)),
+    ]
+
+
+def graph_facts(model: MonitorModel, graph: int) -> Facts | None:
+    """How far a graph is; None if it is unknown, or too old."""
+    rows = cluster_views.graphs(model, PageRequest(count=1_000_000)).rows
+    row = next((row for row in rows if row["graph"] == graph), None)
+    if row is None:
+        return None
+    return [
+        Fact("state", row["state"]),
+        _link("client", "client", row["client"]),
+        *(Fact(name, f"{row[name]:,}") for name in ("nodes", "done", "failed", "cancelled")),
+        Fact("with agents", f"{row['running']:,}"),
+        Fact("left", f"{row['left']:,}"),
+        Fact("progress", row["progress"]),
+        Fact("begun", at=row["begun"]),
+        Fact("time", row["took"]),
+    ]
+
+
+def failure_facts(model: MonitorModel, function: str, exception: str) -> Facts | None:
+    """What is known about a group of failures; None if there is none."""
+    members = failures_of(model, function, exception)
+    if not members:
+        return None
+    return [
+        _link("function", "function", function),
+        Fact("exception", exception),
+        Fact("count", f"{len(members):,}"),
+        Fact("first", at=min(each.time for each in members)),
+        Fact("last", at=max(each.time for each in members)),
+        Fact("hosts", _most(model.hosts.get(each.agent, "") for each in members)),
+        Fact("clients", _most(model.client_name(each.session) for each in members)),
+    ]
+
+
+def _most(names: Iterable[str]) -> str:
+    """The most frequent of these names."""
+    counts = Counter(filter(None, names))
+    others = f", and {len(counts) - NAMED} more" if len(counts) > NAMED else ""
+    return ", ".join(name for name, _ in counts.most_common(NAMED)) + others

@@ -1,0 +1,119 @@
+"""The tables of the pages: their columns, orders, filters and links."""
+
+from __future__ import annotations
+
+from scaler_ui.model import views
+from scaler_ui.web.parts import TableKind
+
+TASKS = TableKind(
+    "tasks",
+    {
+        "id": "task", "function": "function", "state": "state", "client": "client", "agent": "agent", "pid": "process",
+        "attempt": "attempt", "since": "since", "ended": "ended", "duration": "duration", "cpu": "cpu",
+        "memory": "memory", "error": "error",
+    },
+    key="id", order="since", states=views.TASK_STATES, filters=("state", "function", "client", "host"),
+    unsorted=("error",),
+    links={
+        "id": ("task", "id"), "function": ("function", "function"), "client": ("client", "client"),
+        "agent": ("host", "host"), "pid": ("worker", "worker"),
+    },
+)  # fmt: skip
+WORKERS = TableKind(
+    "workers",
+    {
+        "worker": "worker", "agent": "agent", "host": "host", "state": "state", "cpu": "cpu", "rss": "memory",
+        "free": "free", "sent": "sent", "queued": "queued", "lag": "lag", "itl": "ITL", "agt_cpu": "agent's cpu",
+        "agt_rss": "agent's memory", "silence": "last heard", "capabilities": "offers",
+    },
+    key="key", order="cpu", links={"worker": ("worker", "page"), "host": ("host", "host")},
+)  # fmt: skip
+RUNNERS = TableKind(
+    "runners",
+    {
+        "worker": "worker", "state": "state", "task": "task", "function": "function", "elapsed": "for", "cpu": "cpu",
+        "rss": "memory", "queued": "queued",
+    },
+    key="key", order="elapsed", filtered=False,
+    links={"worker": ("worker", "page"), "task": ("task", "task"), "function": ("function", "function")},
+)  # fmt: skip
+HOSTS = TableKind(
+    "hosts",
+    {
+        "host": "host", "state": "state", "agents": "agents", "workers": "workers", "busy": "busy", "tasks": "tasks",
+        "cpu": "cpu", "memory": "memory", "available": "free memory", "lag": "lag", "silence": "last heard",
+        "deaths": "deaths", "failures": "failures",
+    },
+    key="host", order="busy", links={"host": ("host", "host")},
+)  # fmt: skip
+CLIENTS = TableKind(
+    "clients",
+    {"name": "client", "session": "session", "host": "host", "tasks": "tasks"},
+    key="session", order="tasks", links={"name": ("client", "name")},
+)  # fmt: skip
+FUNCTIONS = TableKind(
+    "functions",
+    {
+        "function": "function", "calls": "ended", "success": "success", "raised": "raised", "failed": "failed",
+        "cancelled": "cancelled", "mean": "mean", "longest": "longest", "cpu": "cpu, in all", "memory": "peak memory",
+    },
+    key="function", order="calls", links={"function": ("function", "function")},
+)  # fmt: skip
+FAILURES = TableKind(
+    "failures",
+    {
+        "exception": "exception", "function": "function", "count": "count", "first": "first", "last": "last",
+        "message": "last message",
+    },
+    key="group", order="last",
+    links={"exception": ("failure", "function", "exception"), "function": ("function", "function")},
+)  # fmt: skip
+FAILED_TASKS = TableKind(
+    "failed-tasks",
+    {"id": "task", "time": "time", "client": "client", "host": "host", "error": "message"},
+    key="id", order="time", links={"id": ("task", "id"), "client": ("client", "client"), "host": ("host", "host")},
+)  # fmt: skip
+GRAPHS = TableKind(
+    "graphs",
+    {
+        "graph": "graph", "client": "client", "state": "state", "nodes": "nodes", "done": "done", "failed": "failed",
+        "cancelled": "cancelled", "running": "with agents", "left": "left", "progress": "progress", "begun": "begun",
+        "took": "time",
+    },
+    key="graph", order="graph", links={"graph": ("graph", "graph"), "client": ("client", "client")},
+)  # fmt: skip
+BIGGEST = TableKind(
+    "biggest",
+    {"object": "hash of its id", "client": "client", "size": "size", "where": "where"},
+    key="object", order="size", filtered=False, links={"client": ("client", "client")},
+)  # fmt: skip
+CAPACITY = TableKind(
+    "capacity",
+    {
+        "offers": "offers", "runtime": "Python", "agents": "agents", "workers": "workers", "busy": "busy",
+        "tasks": "tasks", "places": "places in queues", "cpu": "cpu", "memory": "memory",
+    },
+    key="class", order="workers", filtered=False,
+)  # fmt: skip
+MANAGERS = TableKind(
+    "managers",
+    {
+        "manager": "manager", "kind": "kind", "host": "host", "desired": "wanted", "joined": "joined",
+        "starting": "starting", "draining": "draining", "maximum": "at most", "reason": "last decision",
+        "failure": "last failure", "pause": "paused for",
+    },
+    key="manager", order="desired", filtered=False,
+)  # fmt: skip
+DEMAND = TableKind(
+    "demand",
+    {
+        "needs": "tasks that need", "priority": "priority", "waiting": "waiting", "workers": "workers that can",
+        "why": "why they wait",
+    },
+    key="demand", order="waiting", filtered=False,
+)  # fmt: skip
+EVENTS = TableKind(
+    "events",
+    {"time": "time", "level": "level", "task": "task", "text": "what happened"},
+    key="number", order="time", links={"task": ("task", "task")},
+)  # fmt: skip

@@ -1,0 +1,243 @@
+"""Pages about one task, worker, host, client, function, graph or group of failures, with the actions on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from urllib.parse import unquote
+
+from nicegui import ui
+
+from scaler_protocol.errors import AddressError
+from scaler_ui.listening import Listening
+from scaler_ui.model import failures, subjects, views
+from scaler_ui.model.addresses import PageRequest, read_task, read_worker
+from scaler_ui.model.findings import findings
+from scaler_ui.model.reasons import why
+from scaler_ui.model.subjects import Fact
+from scaler_ui.model.views import TablePage
+from scaler_ui.web.access import READER
+from scaler_ui.web.kinds import FAILED_TASKS, RUNNERS, TASKS
+from scaler_ui.web.operator_actions import OperatorActions
+from scaler_ui.web.parts import FactList, ServerTable, heading, subheading
+
+READ_ONLY = "To act, start scaler_ui with a login: --token, SCALER_UI_TOKEN or --user-header."
+RUN_AGAIN = "To run such a task again, submit it again with client.submit."
+REFRESH_SECONDS = 1.0
+
+
+class Unknown(ui.column):
+    """What a page shows about a name that is not known."""
+
+    def __init__(self, kind: str, name: str, lists: str) -> None:
+        super().__init__()
+        with self.props("data-testid=unknown"):
+            heading(f"404: no {kind} {name} is known")
+            ui.label("There was none, it is too old to be remembered, or it has not been heard of yet.")
+            ui.link(f"Look at {lists}", f"/{lists}")
+
+
+class SubjectPages:
+    """Pages over one model; without `actions` they are read-only."""
+
+    def __init__(self, listening: Listening, actions: OperatorActions | None) -> None:
+        self._listening = listening
+        self._model = listening.model
+        self._actions = actions
+
+    # --- pages ------------------------------------------------------------------------------------------------------
+
+    def task(self, task: str) -> None:
+        """Why a task waits, where it runs, or how it ended."""
+        name = unquote(task)
+        number = read_task(name)
+        if number is None:
+            Unknown("task", name, "tasks")
+        else:
+            facts = partial(subjects.task_facts, self._model, number)
+            self._page("task", name, "tasks", facts, partial(self._fill_task, number))
+
+    def worker(self, worker: str) -> None:
+        """What a worker does, and its tasks."""
+        name = unquote(worker)
+        parts = read_worker(name)
+        if parts is None:
+            Unknown("worker", name, "workers")
+        else:
+            self._page("worker", name, "workers", lambda: self._worker_facts(parts), partial(self._fill_worker, parts))
+
+    def host(self, host: str) -> None:
+        """What is wrong with a host, its workers with what they run, and its tasks."""
+        name = unquote(host)
+        self._page(
+            "host", name, "hosts", partial(subjects.host_facts, self._model, name), partial(self._fill_host, name)
+        )
+
+    def client(self, client: str) -> None:
+        """The tasks of a client."""
+        name = unquote(client)
+        facts = partial(subjects.client_facts, self._model, name)
+        self._page("client", name, "clients", facts, lambda: self._tasks(client=name))
+
+    def function(self, function: str) -> None:
+        """What the calls of a function took, and these calls."""
+        name = unquote(function)
+        facts = partial(subjects.function_facts, self._model, name)
+        self._page("function", name, "functions", facts, lambda: self._tasks(function=name))
+
+    def graph(self, graph: str) -> None:
+        """How far a graph is."""
+        name = unquote(graph)
+        number = int(name) if name.isascii() and name.isdigit() else -1
+        self._page("graph", name, "graphs", partial(subjects.graph_facts, self._model, number))
+
+    def failure(self, function: str, exception: str) -> None:
+        """Failures of a function with one type of exception: the last traceback, and the tasks."""
+        names = unquote(function), unquote(exception)
+        facts = partial(subjects.failure_facts, self._model, *names)
+        self._page("failure", " of ".join(names[::-1]), "failures", facts, partial(self._fill_failure, *names))
+
+    def _page(
+        self,
+        kind: str,
+        name: str,
+        lists: str,
+        facts: Callable[[], list[Fact] | None],
+        fill: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Facts and what follows them; or that nothing is known, until it is."""
+        found = facts()
+        if found is None:
+            Unknown(kind, name, lists)
+            router = ui.context.client.sub_pages_router
+
+            async def look() -> None:
+                if facts() is not None:
+                    await router.refresh()
+
+            ui.timer(REFRESH_SECONDS, look, immediate=False)
+            return
+        heading(f"{kind.capitalize()} {name}")
+        with ui.card().classes("panel about").props(f'data-testid="{kind}"'):
+            shown = FactList(found)
+        ui.timer(REFRESH_SECONDS, lambda: shown.show(facts() or found), immediate=False)
+        fill()
+
+    # --- what follows the facts -------------------------------------------------------------------------------------
+
+    def _fill_task(self, task: int) -> None:
+        with ui.card().classes("panel about").props('data-testid="why"'):
+            told = ui.label().classes("told").props('data-testid="reasons" role="status"')
+            fault, copy = _traceback()
+
+            def tell() -> None:
+                sentences = why(self._model, task)
+                text = self._model.faults.get(task, "")
+                told.text = "\n".join(sentence for sentence in sentences if sentence != text)
+                fault.text = text
+                copy.set_visibility(bool(text))
+                place = self._model.tasks.find(task)
+                if place is not None:
+                    order.set_visibility(self._model.tasks.state(place) in subjects.OPEN)
+
+            with ui.column() as order:
+                self._act("Cancel this task", "cancel", lambda actions, reader: actions.cancel(task, reader))
+            tell()
+            ui.timer(REFRESH_SECONDS, tell, immediate=False)
+
+    def _worker_facts(self, parts: tuple[str, int]) -> list[Fact] | None:
+        return subjects.worker_facts(self._model, *parts, self._listening.now)
+
+    def _fill_worker(self, parts: tuple[str, int]) -> None:
+        agent, pid = parts
+        status = self._model.status
+        numbers = [] if status is None else [
+            number
+            for number, process in zip(status.worker_agents, status.worker_pids, strict=True)
+            if (self._model.agents.get(number), process) == (agent, pid)
+        ]  # fmt: skip
+        if numbers:
+            with ui.card().classes("panel about"):
+                ui.label("A drained worker finishes its task, returns its queued tasks and is not replaced.")
+                self._act("Drain this worker", "drain", lambda actions, reader: actions.drain(numbers[0], pid, reader))
+        self._tasks(worker=parts)
+
+    def _fill_host(self, host: str) -> None:
+        with ui.card().classes("panel findings").props('data-testid="findings" role="status"') as card:
+            told = ui.label().classes("told is-warning")
+
+            def tell() -> None:
+                about = [each.text for each in findings(self._model, self._listening.now) if each.subject == host]
+                told.text = "\n".join(about)
+                card.set_visibility(bool(about))
+
+            tell()
+            ui.timer(REFRESH_SECONDS, tell, immediate=False)
+        subheading("Its workers")
+        ServerTable(RUNNERS, partial(subjects.runners, self._model, host), "workers.")
+        self._tasks(host=host)
+
+    def _fill_failure(self, function: str, exception: str) -> None:
+        subheading("The last traceback")
+        with ui.card().classes("panel about"):
+            ui.label(RUN_AGAIN)
+            fault, _ = _traceback()
+
+            def tell() -> None:
+                if members := failures.failures_of(self._model, function, exception):
+                    fault.text = members[-1].text
+
+            tell()
+            ui.timer(REFRESH_SECONDS, tell, immediate=False)
+        subheading("Tasks")
+        ServerTable(FAILED_TASKS, partial(failures.failed_tasks, self._model, function, exception))
+
+    def _tasks(self, worker: tuple[str, int] | None = None, **narrow: Any) -> None:
+        """The tasks of what the page is about."""
+
+        def fetch(request: PageRequest) -> TablePage:
+            return views.tasks(self._model, replace(request, **narrow), worker)
+
+        subheading("Tasks")
+        kept = tuple(name for name in TASKS.filters if name not in narrow)
+        ServerTable(replace(TASKS, filters=kept), fetch)
+
+    # --- actions ----------------------------------------------------------------------------------------------------
+
+    def _act(self, title: str, name: str, order: Callable[[OperatorActions, str], None]) -> None:
+        actions = self._actions
+        if actions is None:
+            ui.label(READ_ONLY).classes("hint").props('data-testid="read-only"')
+            return
+        reader = _reader()
+
+        def act() -> None:
+            try:
+                order(actions, reader)
+            except AddressError as error:
+                said.text = str(error)
+            else:
+                button.disable()
+                said.text = actions.trouble(reader) or "Sent to the scheduler."
+                ui.timer(REFRESH_SECONDS, lambda: said.set_text(actions.trouble(reader) or said.text))
+
+        button = ui.button(title, on_click=act).props(f'no-caps color=negative data-testid="{name}"')
+        said = ui.label().props(f'role="status" data-testid="{name}-said"')
+
+
+def _traceback() -> tuple[ui.label, ui.button]:
+    """A place for a traceback, and the button that copies it."""
+    fault = ui.label().classes("fault code").props('data-testid="fault"')
+    copy = ui.button("Copy the traceback", icon="content_copy", color=None)
+    copy.props('flat no-caps data-testid="copy"').on("click", js_handler="(event) => copyText(event.currentTarget)")
+    return fault, copy
+
+
+def _reader() -> str:
+    """The name of who looks at this page, as the access guard knows it."""
+    request = ui.context.client.request
+    assert request is not None
+    reader: str = request.scope[READER]
+    return reader

@@ -1,0 +1,95 @@
+"""Failures grouped by function and type of exception."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scaler_protocol.messages import Status
+from scaler_protocol.monitoring import EventKind, TaskEvents, TaskStep
+from scaler_ui.model.addresses import PageRequest
+from scaler_ui.model.failures import NO_RESULT, failed_tasks, failure_groups, failures_of
+from scaler_ui.model.model import MonitorModel
+from scaler_ui.model.subjects import failure_facts
+
+if TYPE_CHECKING:
+    from conftest import Publications
+
+HEAD = "Traceback (most recent call last):\n"
+TEXTS = (
+    f'{HEAD}  File "a.py", line 3, in train\n    raise ValueError\nValueError: no\nsecond line',
+    f'{HEAD}  File "a.py", line 4, in train\n    load()\nmine.errors.Gone: a: b',
+    f'{HEAD}  File "b.py", line 5, in train\n    raise ValueError\nValueError: other',
+    "the worker died of SIGKILL: 3 times",
+)
+
+
+@pytest.fixture
+def model(publications: Publications) -> MonitorModel:
+    ends = (Status.RAISED, Status.RAISED, Status.RAISED, Status.FAILED)
+    return publications.model_of(
+        publications.status(1, at=1000.0),
+        publications.groups((9, "m:train", 7, 0, "", ""), (8, "m:load", 8, 0, "", "")),
+        publications.batch(TaskStep.WAITING, 9, 1, 2, 3),
+        publications.batch(TaskStep.WAITING, 8, 4),
+        *(
+            publications.batch(
+                TaskStep.ENDED,
+                1,
+                task,
+                statuses=bytes([status]),
+                time=1000.0 + task,
+                text_numbers=(task,),
+                text_times=(1000.0 + task,),
+                text_levels=(40,),
+                text_kinds=(EventKind.FAILURE,),
+                text_tasks=(task,),
+                text_subjects=("",),
+                texts=(text,),
+            )
+            for task, (status, text) in enumerate(zip(ends, TEXTS, strict=True), 1)
+        ),
+    )
+
+
+def test_groups_have_counts_and_times(model: MonitorModel) -> None:
+    rows = failure_groups(model, PageRequest(order="count")).rows
+    assert [(row["function"], row["exception"], row["count"]) for row in rows] == [
+        ("m:train", "ValueError", 2),
+        ("m:train", "mine.errors.Gone", 1),
+        ("m:load", NO_RESULT, 1),
+    ]
+    assert (rows[0]["first"], rows[0]["last"], rows[0]["message"]) == (1001.0, 1003.0, "ValueError: other")
+    assert rows[2]["message"] == TEXTS[3]
+
+
+def test_functions_and_tracebacks_are_searched(model: MonitorModel) -> None:
+    def found(text: str) -> list[tuple[str, int]]:
+        rows = failure_groups(model, PageRequest(order="last", text=text)).rows
+        return [(row["exception"], row["count"]) for row in rows]
+
+    assert found("A.PY") == [("mine.errors.Gone", 1), ("ValueError", 1)]  # the line of a frame
+    assert found("second") == [("ValueError", 1)] and found("M:LOAD") == [(NO_RESULT, 1)] and found("nothing") == []
+
+
+def test_a_group_has_its_tasks_and_facts(model: MonitorModel) -> None:
+    page = failed_tasks(model, "m:train", "ValueError", PageRequest(order="time"))
+    assert [(row["id"], row["client"], row["host"], row["error"]) for row in page.rows] == [
+        ("3", "Client|a", "vm", "ValueError: other"),
+        ("1", "Client|a", "vm", "ValueError: no"),
+    ]
+    assert failures_of(model, "m:train", "ValueError")[-1].text == TEXTS[2]
+    facts = {fact.name: fact for fact in failure_facts(model, "m:train", "ValueError") or ()}
+    assert (facts["count"].text, facts["first"].at, facts["last"].at) == ("2", 1001.0, 1003.0)
+    assert (facts["function"].href, facts["hosts"].text, facts["clients"].text) == (
+        "/function/m:train",
+        "vm",
+        "Client|a",
+    )
+    assert failure_facts(model, "m:train", "KeyError") is None
+
+
+def test_without_failures_there_are_no_groups(publications: Publications) -> None:
+    model = publications.model_of(publications.status(1), TaskEvents())
+    assert failure_groups(model, PageRequest(order="last")).total == 0
