@@ -45,7 +45,7 @@ def test_the_scheduler_is_killed_again_and_again(tmp_path: Path, seed: int) -> N
 
 
 def test_scheduler_and_client_are_killed(tmp_path: Path) -> None:
-    """All that was acknowledged runs; the client's process is not needed for it."""
+    """All that was acknowledged runs, without the client's process; another one gets the futures of its session."""
     journal, runs = tmp_path / "journal", tmp_path / "runs"
     runs.touch()
     with Services(tmp_path, "--journal", str(journal)) as services:
@@ -62,12 +62,20 @@ def test_scheduler_and_client_are_killed(tmp_path: Path) -> None:
         services.start_scheduler()
         services.add_agent(2)
         wait_until(lambda: set(runs.read_text().split()) == set(map(str, range(400))), "all tasks have run", 60)
+        with Client(services.address, session="nightly", timeout_seconds=SECONDS) as later:
+            assert later.session.future("last").result(SECONDS) == 19 * 19
+            assert [future.result(SECONDS) for future in later.session.futures()] == [n * n for n in range(20)] + [1]
+            later.session.end()
 
 
 _CLIENT = """
 import sys
 from scaler import Client
 from support.fault_tasks import step
+named = Client(sys.argv[1], session="nightly")
+squares = [named.submit(pow, number, 2) for number in range(20)]
+named.session.publish("last", squares[-1])
+named.submit(pow, 1, 1).result()  # so the scheduler has what was sent before
 client = Client(sys.argv[1])
 futures = [client.submit(step, sys.argv[2], number, 0.01) for number in range(400)]
 futures[20].result()

@@ -176,4 +176,4 @@ ATTACKS: Mapping[str, Callable[[Target], Sequence[str]]] = {
     "monitor": subscribe,
     "log": forge_a_log,
 }
-"""By name; floods of section 2.3 are to be added here."""
+"""By name."""

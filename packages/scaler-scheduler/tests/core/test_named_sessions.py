@@ -163,7 +163,8 @@ def test_names_belong_to_tasks_of_the_own_named_session(driver: SchedulerDriver)
 def test_others_need_the_key_and_operators_do_not(driver: SchedulerDriver) -> None:
     client, stranger, operator = attach(driver), driver.client(b"stranger"), driver.client(b"o", role=Role.OPERATOR)
     driver.submit(client)
-    assert "has another secret" in listed(driver, stranger, ListTasks(1, NAME, b"x")).error
+    assert "another secret: a session of another key needs" in listed(driver, stranger, ListTasks(1, NAME, b"x")).error
+    assert listed(driver, operator, ListTasks(1, "nobody's")).error == 'there is no session "nobody\'s"'
     assert "has no name" in listed(driver, stranger, ListTasks(1)).error
     assert len(listed(driver, stranger, ListTasks(1, NAME, KEY)).tasks) == 1
     assert len(listed(driver, operator, ListTasks(1, NAME)).tasks) == 1

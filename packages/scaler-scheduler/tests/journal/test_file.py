@@ -46,6 +46,8 @@ def test_it_shrinks(tmp_path: Path) -> None:
 
 
 def test_one_scheduler_has_it(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="cannot be opened: No such file or directory; make its directory first"):
+        JournalFile(tmp_path / "nowhere" / "journal", "normal")
     journal = JournalFile(tmp_path / "journal", "normal")
     with pytest.raises(JournalError, match="in use by another scheduler"):
         JournalFile(tmp_path / "journal", "normal")

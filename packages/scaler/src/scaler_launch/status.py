@@ -115,7 +115,10 @@ def listening_to(
     try:
         yield listening
     except NoStatusError:
-        text = f"no scheduler answers at {scheduler}: its monitor would be at {monitor}; is it running there?"
+        text = (
+            f"no scheduler answers at {scheduler}, whose monitor would be at {monitor}: "
+            "is it running there, and is this its own address, not its monitor's?"
+        )
         raise NoStatusError(listening.refusal or text) from None
     finally:
         listening.close()

@@ -38,4 +38,4 @@ class AuthorizedKeys:
         except KeyFileError as error:
             LOGGER.error("the list of keys is not read, and the former one stays valid: %s", error)
         else:
-            LOGGER.info("%s is read again: %d keys are accepted", self._directory / AUTHORIZED, len(self.keyring))
+            LOGGER.info("%s is read again: %d keys are accepted", self._directory / AUTHORIZED, len(self.keyring) - 1)

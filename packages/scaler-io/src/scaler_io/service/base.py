@@ -106,9 +106,9 @@ def _require_writable(option: str, directory: Path) -> None:
         raise ValueError(f"{option} {directory}: {fault}")
 
 
-def refuse_exposed(address: Address, insecure: bool) -> None:
-    """Raise AddressError for an address that other hosts can reach, unless `insecure`: tasks are code."""
-    if not insecure and not address.is_local:
+def refuse_exposed(address: Address, allowed: bool) -> None:
+    """Raise AddressError for an address that other hosts can reach, unless `allowed`: tasks are code."""
+    if not allowed and not address.is_local:
         raise AddressError(
             f"{address} can be reached from other hosts, and whoever reaches it can run code: "
             "listen on 127.0.0.1, demand keys with --keys, or add --insecure in a network you trust"

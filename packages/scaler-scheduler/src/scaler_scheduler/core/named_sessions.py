@@ -250,8 +250,11 @@ class NamedSessions:
             return (session, "") if is_named else (None, "this client's session has no name")
         found = self._by_name.get(event.session)
         right = found is not None and found.named is not None and hmac.compare_digest(found.named.key, event.key)
+        if found is None and any_key:
+            return None, f"there is no session {event.session!r}"
         if found is None or not (right or any_key):
-            return None, f"there is no session {event.session!r}, or it has another secret"
+            remedy = "a session of another key needs that key, or an operator's"
+            return None, f"there is no session {event.session!r}, or it has another secret: {remedy}"
         return found, ""
 
     def forget(self, session: SessionRecord, now: float) -> None:

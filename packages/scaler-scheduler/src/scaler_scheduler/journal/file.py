@@ -140,7 +140,8 @@ def _lock(path: Path) -> int:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise JournalError(f"journal {path} cannot be opened: {error.strerror}") from None
+        remedy = "make its directory first" if error.errno == errno.ENOENT else "name another file"
+        raise JournalError(f"journal {path} cannot be opened: {error.strerror}; {remedy}") from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -83,9 +83,12 @@ class Journal:
 
     def _say_problem(self) -> None:
         """Have the core refuse new work while the journal cannot be written, or not as fast as work comes."""
-        behind = (
-            f"more than {BEHIND_BYTES // 2**21:,} MiB wait for the journal's disk" if self._commits.is_behind else ""
-        )
+        behind = ""
+        if self._commits.is_behind:  # it stays so until half of that waits
+            most, least = BEHIND_BYTES // 2**20, BEHIND_BYTES // 2**21
+            behind = (
+                f"the journal's disk is too slow: {most:,} MiB waited for it; new work is taken below {least:,} MiB"
+            )
         problem = self._problem or behind
         if problem != self._said:
             self._said = problem
