@@ -138,7 +138,8 @@ class ServerTable:
         """Handle the request for another page or order."""
         self.table.pagination.update(event.args["pagination"])
         asked = self.table.pagination
-        count, order = int(asked.get("rowsPerPage") or ROWS), asked.get("sortBy")
+        count = int(asked.get("rowsPerPage") or ROWS)
+        order: str = asked.get("sortBy") or ""
         self._show(
             replace(
                 self._request,
