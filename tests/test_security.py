@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -84,6 +85,8 @@ def test_calls_results_and_nested_tasks_travel_with_keys(cluster: Services, keys
         assert client.submit(len, bytes(SIZE)).result() == SIZE
         assert client.submit(submit_within, cluster.address, SIZE).result() == SIZE
         assert client.submit(key_directory_here).result() == str(keys)
+        with pickle.loads(pickle.dumps(client)) as again, client.submit(lambda value: value, client).result() as third:
+            assert again.submit(pow, 2, 3).result() == third.submit(pow, 2, 3).result() == 8
 
 
 def test_the_directory_may_come_from_the_environment(

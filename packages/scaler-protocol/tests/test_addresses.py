@@ -59,6 +59,14 @@ def test_nobody_is_reached_at_port_0() -> None:
         Address.parse_peer("tcp://host:0")
 
 
+def test_addresses_that_only_listeners_can_have_are_refused_at_once() -> None:
+    with pytest.raises(AddressError, match=r"'tcp://\*:2345': cannot connect to \*.*; name the host"):
+        Address.parse_peer("tcp://*:2345")
+    with pytest.raises(AddressError, match="its path has 108 bytes, and that of a socket has at most 107"):
+        Address.parse_peer(f"ipc:///{'x' * 107}")
+    assert Address.parse_peer(f"ipc:///{'x' * 106}").path
+
+
 def test_services_stand_beside_each_other() -> None:
     assert Address.parse("tcp://[::1]:10").beside(2) == Address("::1", 12)
     assert str(Address(path="/run/s").beside(1)) == "ipc:///run/s.1"

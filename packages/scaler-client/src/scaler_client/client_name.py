@@ -8,7 +8,7 @@ import socket
 import sys
 from typing import Final
 
-from scaler_client.parameters import check
+from scaler_client.parameters import check_name
 from scaler_protocol.limits import shortened
 from scaler_protocol.ranges import Text
 
@@ -19,7 +19,7 @@ CLIENT_NAME: Final = Text(256)
 def client_name(given: object) -> str:
     """The name that a user gives, else user, host, script and process; raises ValueError for what is no name."""
     if given is not None:
-        check("name", given, CLIENT_NAME)
+        check_name("name", given, CLIENT_NAME)
         return str(given)
     return shortened(f"{_user()}@{socket.gethostname()} {_script()} {os.getpid()}", CLIENT_NAME)
 

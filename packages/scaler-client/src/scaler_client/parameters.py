@@ -24,6 +24,13 @@ def check(name: str, value: object, limit: Limit) -> None:
         raise ValueError(f"{name} {fault}")
 
 
+def check_name(name: str, value: Any, limit: Limit) -> None:
+    """Raises ValueError for a name that is outside the limit, or that a line of text cannot show."""
+    check(name, value, limit)
+    if not value.strip() or not value.isprintable():
+        raise ValueError(f"{name} is {shown(value)}: a name has visible characters only, and at least one")
+
+
 def check_address(name: str, value: Any) -> None:
     """Raises AddressError for a value that is not an address."""
     try:
@@ -102,14 +109,21 @@ def key_settings(keys: Any, insecure: Any, security_config: Any) -> tuple[Path |
     path = os.fspath(keys) if isinstance(keys, os.PathLike) else keys
     if path is not None and not isinstance(path, str):
         raise TypeError(f"keys is {shown(keys)}, not the path of a directory")
-    if path is not None and (not path or "\0" in path):  # an empty path would be the working directory
+    if path is not None and (not path.strip() or "\0" in path):  # an empty path would be the working directory
         raise ValueError(f"keys is {shown(keys)}, not the path of a directory")
     if insecure and keys is not None:
         raise ValueError(f"keys={shown(keys)} and insecure=True contradict each other: leave one out")
     if keys is not None or insecure:
-        return (None if path is None else key_directory(path)), insecure
+        return (None if path is None else _directory("keys", path)), insecure
     given = os.environ.get(KEYS_VARIABLE)
-    return (key_directory(given) if given else None), _is_on(INSECURE_VARIABLE)
+    return (_directory(KEYS_VARIABLE, given) if given else None), _is_on(INSECURE_VARIABLE)
+
+
+def _directory(name: str, path: str) -> Path:
+    try:
+        return key_directory(path)
+    except RuntimeError as error:  # ~user, and there is no such user
+        raise ValueError(f"{name} is {shown(path)}: {error}") from None
 
 
 def _is_on(variable: str) -> bool:
@@ -157,6 +171,4 @@ def check_session(name: object, secret: object) -> None:
         return
     if not isinstance(name, str):
         raise TypeError(f"session is {shown(name)}, not the name of a session")
-    check("session", name, SESSION_NAME)
-    if not name.strip() or not name.isprintable():
-        raise ValueError(f"session is {shown(name)}: its name has visible characters only, and at least one")
+    check_name("session", name, SESSION_NAME)

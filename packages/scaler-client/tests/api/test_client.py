@@ -15,7 +15,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 import cloudpickle
@@ -771,6 +771,36 @@ class OwnPickles(Serializer):
     @staticmethod
     def deserialize(payload: bytes) -> Any:
         return pickle.loads(payload)
+
+
+class Counted(list[int]):
+    """A list that does not know its length."""
+
+    def __len__(self) -> int:
+        return -1
+
+
+def test_faults_of_calls_are_named_in_the_words_of_the_call(client: Client) -> None:
+    assert client.map(abs, Counted([-1, 2])) == list(client.imap(abs, Counted([-1, 2]))) == [1, 2]
+    with pytest.raises(ValueError, match=r"^timeout is 0, "):
+        client.options(timeout=0)
+    with pytest.raises(TypeError, match=r"<Future at .* is no future of a client, .*: pass its result"):
+        client.submit(abs, [Future()])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"name": ""}, "name is '': a name has visible characters only, and at least one"),
+        ({"name": " "}, "name is ' ': a name has visible"),
+        ({"name": "a\x1b[2J"}, r"name is 'a\\x1b\[2J': a name has visible"),
+        ({"keys": " "}, "keys is ' ', not the path of a directory"),
+        ({"keys": "~no-such-user/x"}, "keys is '~no-such-user/x': "),
+    ],
+)
+def test_names_and_paths_that_nobody_can_read_are_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Client("tcp://127.0.0.1:1", **given)
 
 
 def test_an_argument_that_a_serializer_refuses_is_named(cluster: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +14,7 @@ from scaler_client.core.events import FuturesAdopted, TaskLabelled
 from scaler_client.futures.futures import ScalerFuture
 from scaler_client.runtime.mailbox import Mailbox
 from scaler_client.runtime.task_ids import TaskIds
+from scaler_protocol.errors import ScalerError
 from scaler_protocol.ids import first_task
 from scaler_protocol.sessions import TaskList
 
@@ -25,10 +28,21 @@ class FakeIoThread:
         self.ids, self.mailbox = TaskIds(5), Mailbox[Any]()
         self.lists: tuple[TaskList, ...] = ()
         self.session_queries = self
+        self.ends = 0
 
     def tasks(self) -> tuple[TaskList, ...]:
         """As SessionQueries."""
         return self.lists
+
+    def end_session(self) -> None:
+        """As SessionQueries: only the first request finds a session."""
+        threading.Event().wait(0.01)  # other threads come meanwhile
+        self.ends += 1
+        if self.ends > 1:
+            raise ScalerError("this client's session has no name")
+
+    def stop(self) -> None:
+        """As IoThread."""
 
 
 class FakeWriter:
@@ -82,6 +96,47 @@ def test_futures_are_published(io: FakeIoThread) -> None:
     future, foreign = (ScalerFuture[Any](io, task, session._group, b"") for task in (FIRST + 1, first_task(6) + 1))  # type: ignore[arg-type]
     session.publish("total", future)
     assert session.future("total") is future and io.mailbox.take() == [TaskLabelled(FIRST + 1, "total")]
-    for name, wrong in (("x", foreign), ("", future), ("x" * 300, future), ("x", 7)):
+    for name, wrong in (
+        ("x", foreign),
+        ("", future),
+        (" ", future),
+        ("a\x1b[2J", future),
+        ("x" * 300, future),
+        ("x", 7),
+    ):
         with pytest.raises(ValueError, match=r"name|no future of a call of session 'nightly'"):
             session.publish(name, wrong)  # type: ignore[arg-type]
+
+
+def test_of_many_names_the_nearest_are_told(io: FakeIoThread) -> None:
+    io.lists = (listed(*((count, f"part {count}", False) for count in range(2000))),)
+    session = session_of(io)
+    with pytest.raises(KeyError, match=r"'part 1234'.* and 1,990 more") as raised:
+        session.future("prt 1234")
+    assert len(str(raised.value)) < 400
+    with pytest.raises(KeyError, match=r"there are: 'part 0', .* and 1,990 more"):
+        session.future("?")
+    with pytest.raises(ValueError, match=r"name is \[\], not a text"):
+        session.future([])  # type: ignore[arg-type]
+
+
+def test_a_session_is_ended_once_by_many_threads(io: FakeIoThread) -> None:
+    session, failed = session_of(io), list[Exception]()
+
+    def end() -> None:
+        try:
+            session.end()
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=end) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10.0)
+    assert io.ends == 1 and not failed
+
+
+def test_a_session_stays_with_its_client(io: FakeIoThread) -> None:
+    with pytest.raises(TypeError, match="stays with its client; pass the name of the session"):
+        pickle.dumps(session_of(io))

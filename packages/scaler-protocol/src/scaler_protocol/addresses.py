@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from dataclasses import replace
 
@@ -13,6 +14,8 @@ from scaler_protocol.ranges import Text
 _TCP = re.compile(r"tcp://(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:\[\]/]+)):(?P<port>[0-9]{1,5})")
 _LAST_PORT = 65535
 _ADDRESS = Text(4096)
+_SOCKET_PATH_BYTES = 107
+"""The longest path of a socket."""
 
 
 def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -44,10 +47,20 @@ class Address:
 
     @classmethod
     def parse_peer(cls, text: str) -> Address:
-        """As `parse`, for an address to connect to: port 0 (a free port, for listeners) is an error."""
+        """As `parse`, for an address to connect to.
+
+        Port 0 (a free port) and host * (all interfaces), which are for listeners, and a path that is too long for a
+        socket, are errors.
+        """
         address = cls.parse(text)
         if not (address.path or address.port):
             raise AddressError(f"address {text!r}: cannot connect to port 0; name the port of the service")
+        if address.host == "*":
+            raise AddressError(f"address {text!r}: cannot connect to *, which listens everywhere; name the host")
+        if (size := len(os.fsencode(address.path))) > _SOCKET_PATH_BYTES:
+            raise AddressError(
+                f"address {text!r}: its path has {size:,} bytes, and that of a socket has at most {_SOCKET_PATH_BYTES}"
+            )
         return address
 
     def __str__(self) -> str:

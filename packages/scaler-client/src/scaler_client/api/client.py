@@ -116,6 +116,7 @@ class Client:
             "serializer": serializer,
             "stream_output": stream_output,
             "object_storage_address": object_storage_address,
+            "keys": None if keys is None else security[0],
             "insecure": insecure,
             "block": flag("block", block),
             "name": name,
@@ -370,7 +371,8 @@ class Client:
         >>> client.options(priority=5, retries=2, timeout=30).submit(pow, 2, 10).result()
         1024
         """
-        return OptionedCalls(self._calls, TaskOptions.of(capabilities, reserialize, priority, retries, timeout))
+        options = TaskOptions.of(capabilities, reserialize, priority, retries, timeout, timeout_name="timeout")
+        return OptionedCalls(self._calls, options)
 
     def get(
         self,

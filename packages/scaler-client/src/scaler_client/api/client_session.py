@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import difflib
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NoReturn
 
 from scaler_client.calls.encoding import CallWriter
 from scaler_client.core.events import FuturesAdopted, TaskLabelled
 from scaler_client.core.records import CallGroup
 from scaler_client.futures.futures import ScalerFuture
 from scaler_client.futures.waiters import FutureOwner
-from scaler_client.parameters import check
+from scaler_client.parameters import check_name
 from scaler_client.runtime.io_thread import IoThread
 from scaler_protocol.ids import session_of
 from scaler_protocol.limits import LABEL
 from scaler_protocol.messages import Group
 from scaler_protocol.ranges import shown
+
+NAMES_SHOWN: Final = 10
+"""Most names that an error text lists."""
 
 
 class ClientSession:
@@ -35,7 +39,7 @@ class ClientSession:
     1024
     """
 
-    __slots__ = ("_adopted", "_group", "_io", "_lock", "_owner", "_published", "name")
+    __slots__ = ("_adopted", "_ended", "_group", "_io", "_lock", "_owner", "_published", "name")
 
     name: str
 
@@ -44,6 +48,8 @@ class ClientSession:
         self._io, self._owner = io, owner
         self._group = CallGroup(Group(b""), (), writer.load, lambda value: bytes(writer.dump_object(value)))
         self._lock = threading.Lock()
+        """Held during requests, so that none is on its way when the session ends."""
+        self._ended = False
         self._adopted: dict[int, ScalerFuture[Any]] = {}
         self._published: dict[str, ScalerFuture[Any]] = {}
 
@@ -74,7 +80,8 @@ class ClientSession:
             name: as given to `publish`.
 
         Raises:
-            KeyError: there is none; the message lists those of earlier clients.
+            KeyError: there is none; the message lists those of earlier clients, or the nearest of many.
+            ValueError: the name is invalid.
             SchedulerLostError, ClientQuitError: as in `futures`.
 
         >>> with Client(address, session="api-future") as client:
@@ -83,13 +90,14 @@ class ClientSession:
             ...
         KeyError: "no future of session 'api-future' is published as 'kilo'; there are: none"
         """
+        check_name("name", name, LABEL)
         with self._lock:
             if name in self._published:
                 return self._published[name]
             rows = [(task, label) for task, label, claimed in self._rows() if not claimed or task in self._adopted]
             names = {label: task for task, label in rows if label}
             if name not in names:
-                known = ", ".join(shown(each) for each in sorted(names)) or "none"
+                known = _nearest(name, names)
                 text = f"no future of session {self.name!r} is published as {shown(name)}; there are: {known}"
                 raise KeyError(text)
             if names[name] not in self._adopted:
@@ -112,9 +120,7 @@ class ClientSession:
         ...     client.session.future("kilo").result()
         1024
         """
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"the name of a future is a text with at least one character, not {shown(name)}")
-        check("name", name, LABEL)
+        check_name("name", name, LABEL)
         if not isinstance(future, ScalerFuture) or session_of(future.task_id) != self._io.ids.session:
             raise ValueError(f"{shown(future)} is no future of a call of session {self.name!r}")
         with self._lock:
@@ -123,7 +129,7 @@ class ClientSession:
             self._io.mailbox.wake()
 
     def end(self) -> None:
-        """Cancel all calls of the session, drop all that is kept of it, and disconnect the client.
+        """Cancel all calls of the session, drop all that is kept of it, and disconnect the client. May be called again.
 
         Raises:
             SchedulerLostError, ClientQuitError: as in `futures`.
@@ -131,8 +137,16 @@ class ClientSession:
         >>> with Client(address, session="api-end") as client:
         ...     client.session.end()
         """
-        self._io.session_queries.end_session()
-        self._io.stop()
+        with self._lock:
+            if not self._ended:
+                self._io.session_queries.end_session()
+                self._ended = True
+                self._io.stop()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a ClientSession can not be pickled: it stays with its client; pass the name of the session, or futures"
+        )
 
     def _rows(self) -> Iterator[tuple[int, str, bool]]:
         """Each task with its name, and whether this process has a future of it."""
@@ -145,3 +159,12 @@ class ClientSession:
         if futures:
             self._io.mailbox.put(FuturesAdopted(futures))
             self._io.mailbox.wake()
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    """The names in order, for an error text; of many those that are most like `name`, if any are."""
+    every = sorted(names)
+    if len(every) <= NAMES_SHOWN:
+        return ", ".join(map(shown, every)) or "none"
+    listed = difflib.get_close_matches(name, every, NAMES_SHOWN) or every[:NAMES_SHOWN]
+    return f"{', '.join(map(shown, listed))} and {len(every) - len(listed):,} more"

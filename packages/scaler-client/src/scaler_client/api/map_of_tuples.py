@@ -30,10 +30,11 @@ def run_map(
 
 
 def _is_old_form(items: Iterable[Any]) -> TypeGuard[Sequence[tuple[Any]]]:
-    """Whether these are the arguments of `map` in the form of the 1.x line: a list or tuple of 1-tuples."""
-    return (
-        isinstance(items, list | tuple) and bool(items) and all(type(row) is tuple and len(row) == 1 for row in items)
-    )
+    """Whether these are the arguments of `map` in the form of the 1.x line: a list or tuple of 1-tuples.
+
+    A class derived from these may have a length and items of its own, which are not asked twice.
+    """
+    return type(items) in (list, tuple) and bool(items) and all(type(row) is tuple and len(row) == 1 for row in items)
 
 
 def _run_old_form(run: Run, run_rest: Run, check: CallCheck, rows: Sequence[tuple[Any]]) -> list[Any]:

@@ -13,7 +13,10 @@ C = TypeVar("C")
 
 
 class ForwardedClient:
-    """Stands for a client in a call that an agent forwards to another system, where the client connects anew."""
+    """Stands for a client in a call that an agent forwards to another system, where the client connects anew.
+
+    It takes the keys of the worker there.
+    """
 
     def __init__(self, make: Callable[..., Any], settings: dict[str, Any]) -> None:
         self._make, self._settings = make, settings
@@ -33,7 +36,7 @@ def _nested(make: Callable[..., Any], settings: dict[str, Any], parent: int) -> 
 def unpickled(make: Callable[..., C], settings: dict[str, Any]) -> C | ForwardedClient:
     """The client of these settings: inside a task it belongs to the cluster of the task, elsewhere it connects anew."""
     if (address := forwarding_to()) is not None:
-        return ForwardedClient(make, {**settings, "address": address(settings["address"])})
+        return ForwardedClient(make, {**settings, "address": address(settings["address"]), "keys": None})
     if runtime() is None:
         return make(**settings)
     client: Any = make(**{**settings, "address": None})

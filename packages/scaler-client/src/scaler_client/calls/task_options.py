@@ -31,12 +31,16 @@ class TaskOptions:
         retries: int,
         timeout: float | None,
         speculate: bool = False,
+        timeout_name: str = "task_timeout_seconds",
     ) -> TaskOptions:
-        """From the parameters of `submit_verbose` and `map`; raises CapabilityError, ValueError, TypeError."""
+        """From the parameters of calls, which name the timeout differently.
+
+        Raises CapabilityError, ValueError, TypeError.
+        """
         check("priority", priority, PRIORITY)
         check("retries", retries, RETRIES)
         if timeout is not None:
-            check_positive_seconds("task_timeout_seconds", timeout, ", or None for the default of the cluster")
+            check_positive_seconds(timeout_name, timeout, ", or None for the default of the cluster")
         anew = flag("reserialize", reserialize)
         twice = flag("speculate", speculate)
         return cls(canonical(given), anew, int(priority), int(retries), float(timeout or 0.0), twice)

@@ -17,12 +17,15 @@ from __future__ import annotations
 import pickle
 import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from io import BytesIO
 from types import FunctionType
 from typing import Any, Final
 
 import cloudpickle
+
+from scaler_protocol.ranges import shown
 
 PROTOCOL: Final = 5
 _BY_VALUE: Final = (type, FunctionType)
@@ -74,6 +77,8 @@ class Pickler(cloudpickle.Pickler):
     """cloudpickle's pickler, but classes that are pickled by value are loaded by `make_class` and `complete_class`."""
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, Future) and type(obj).__reduce__ is object.__reduce__:
+            raise TypeError(f"{shown(obj)} is no future of a client, and can not be pickled: pass its result")
         if not isinstance(obj, _BY_VALUE) or (type(obj) is FunctionType and obj.__module__ in _BY_NAME):
             return NotImplemented
         reduced = super().reducer_override(obj)
