@@ -14,7 +14,15 @@ from scaler_io.transport.publishing import Publisher
 from scaler_protocol.addresses import Address
 from scaler_protocol.codec import encode
 from scaler_protocol.messages import Message, Status, WorkerState
-from scaler_protocol.monitoring import PACKED_BATCH, PACKED_TASK, MonitorStatus, StorageStatus, TaskEvents, TaskStep
+from scaler_protocol.monitoring import (
+    PACKED_BATCH,
+    PACKED_TASK,
+    EventKind,
+    MonitorStatus,
+    StorageStatus,
+    TaskEvents,
+    TaskStep,
+)
 from scaler_protocol.profiles import PROFILE
 
 WORKERS_PER_AGENT = 20
@@ -86,7 +94,9 @@ class SimulatedScheduler:
         zeros = [0] * FUNCTIONS
         return TaskEvents(
             numbers, names, [SESSION >> 32] * FUNCTIONS, zeros, [""] * FUNCTIONS, [""] * FUNCTIONS,
-            text_times=[time.time()] * 100, text_levels=[20] * 100, text_tasks=[0] * 100,
+            text_numbers=range(1, 101), text_times=[time.time()] * 100, text_levels=[20] * 100,
+            text_kinds=[EventKind.AGENT] * 100, text_tasks=[0] * 100,
+            text_subjects=[f"host{agent}" for agent in range(100)],
             texts=[f"20 workers of host{agent}:{agent} have come" for agent in range(100)],
         )  # fmt: skip
 
