@@ -101,14 +101,15 @@ def test_a_client_whose_message_never_ends_is_cut_off(services: Services, offset
 
 
 @pytest.mark.parametrize("offset", [0, 1], ids=["scheduler", "storage"])
-@pytest.mark.usefixtures("client")
-def test_strangers_with_halves_of_long_messages_are_cut_off(services: Services, offset: int) -> None:
+def test_strangers_with_halves_of_long_messages_are_cut_off(services: Services, client: Client, offset: int) -> None:
+    """A client works meanwhile, and so does the service, however busy the machine is."""
     growth = Growth(process_of(services, offset))
     with contextlib.ExitStack() as stack:
         attackers = [stack.enter_context(Attacker(services.port + offset)) for _ in range(50)]
         for attacker in attackers:
             attacker.send_bytes(b"\x02" + (15 * MEGABYTE).to_bytes(8, "big"))
             attacker.is_cut_off(FRAME, 14, growth)
+            assert len(client.submit(bytes, MEGABYTE).result(SECONDS)) == MEGABYTE
         assert all(attacker.is_closed() for attacker in attackers)
     assert growth.most < MOST
 

@@ -558,7 +558,8 @@ def test_without_descriptors_workers_are_started_later(scheduler: Any, cluster: 
     big = scheduler.run(len, (bytes(500_000),))
     resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, limits)
     assert scheduler.results(big) == [500_000]
-    assert agent.log().count("workers cannot be started") == 1
+    said = re.findall("workers cannot be started|workers can be started again", agent.log())
+    assert said in (["workers cannot be started", "workers can be started again"] * times for times in (1, 2))
     scheduler.until(lambda: "workers can be started again" in agent.log())
 
 
@@ -649,7 +650,13 @@ def test_a_worker_that_says_nonsense_is_replaced(scheduler: Any, cluster: Start)
         # A death is charged to what the worker runs by then, which must be the task that lied.
         scheduler.until(lambda lied=lied: is_over(lied))
         assert lied not in scheduler.done or scheduler.done[lied][0] != Status.RAISED
-        assert scheduler.results(scheduler.run(abs, (-1,))) == [1]
+        for _ in range(3):  # the next task may be on the same worker by then, and is not charged
+            [task] = scheduler.run(abs, (-1,))
+            scheduler.until(lambda task=task: task in scheduler.done)
+            if scheduler.done[task][0] == Status.VALUE:
+                break
+            assert b'"charged": false' in scheduler.done[task][1]
+        assert scheduler.done[task][0] == Status.VALUE
     assert agent.process.poll() is None
 
 

@@ -104,8 +104,7 @@ class Client:
         security = key_settings(keys, insecure, security_config)
         check_client(address, timeout_seconds, serializer, stream_output, object_storage_address)
         check_session(session, session_secret)
-        # ZeroMQ, Cap'n Proto and cloudpickle take most of the start-up time: services start meanwhile.
-        with interrupts_blocked():
+        with interrupts_blocked():  # ZeroMQ and the like take most of the start-up time: services start meanwhile
             from scaler_client.runtime import connection
 
         self._settings: dict[str, Any] = {
