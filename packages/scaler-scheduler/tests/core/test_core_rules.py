@@ -224,7 +224,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 def test_any_order(make_driver: type[SchedulerDriver], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scaler_scheduler.core.completion.FORGOTTEN_TASKS", 2)  # clients leave more than that
+    monkeypatch.setattr("scaler_scheduler.core.session_ends.TASKS", 2)  # clients leave more than that
     AnyOrder.make_driver = make_driver
     from hypothesis.stateful import run_state_machine_as_test
 

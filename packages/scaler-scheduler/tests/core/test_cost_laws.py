@@ -16,7 +16,7 @@ from scaler_protocol.ids import first_task, function_id
 from scaler_protocol.messages import AgentStatus, Done, Group, Release, Run, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
-from scaler_scheduler.core.completion import FORGOTTEN_TASKS
+from scaler_scheduler.core import session_ends
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import SchedulerCore
 
@@ -167,8 +167,8 @@ def test_a_client_leaves_many_tasks_which_are_forgotten_a_few_at_a_time() -> Non
             costs.append(instructions(scheduler.turn))
             turns += 1
             scheduler.core.check()
-        assert turns == waiting // FORGOTTEN_TASKS
-    assert max(costs) < 200 * FORGOTTEN_TASKS, max(costs)
+        assert turns == waiting // session_ends.TASKS
+    assert max(costs) < 200 * session_ends.TASKS, max(costs)
 
 
 @pytest.mark.parametrize("kind", ["priorities", "requirements"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from math import inf
 from typing import cast
 
 from scaler_protocol.errors import ScalerError, WorkerDiedError, describe, restore
@@ -44,10 +43,6 @@ RELEASE_SECONDS = 0.05
 RELEASES_PER_SECOND = 2000
 """Messages with releases, beyond which they are collected for longer, up to LONGEST_RELEASE_SECONDS."""
 LONGEST_RELEASE_SECONDS = 1.0
-FORGOTTEN_TASKS = 512
-"""Tasks of a session that is over which are forgotten at once: about 1 ms."""
-FORGOTTEN_SESSIONS = 8
-"""More are forgotten at once, so that they do not pile up, if so many sessions are over."""
 _SAMPLES = 3
 """Durations read per report."""
 
@@ -445,46 +440,11 @@ class Completion:
                 if record.state == DONE:
                     self.release(record, now)
                 else:
-                    lacking += [(dependent, task) for dependent in self._abandon(record, now)]
+                    lacking += [(dependent, task) for dependent in self.abandon(record, now)]
         self._ask_for_inputs(lacking)
         self._state.forget_nested(sessions)
 
-    def end_session(self, session: SessionRecord, now: float) -> None:
-        """A session is over: cancel its runs and forget it; a root session's other tasks are forgotten a few at a time.
-
-        A session may have a million tasks, and no event may take long.
-        """
-        state = self._state
-        apart = [task.id for task in (*state.suspects, *state.exclusive) if task.group.session is session]
-        assigned = [task for task, record in session.tasks.items() if session.nested or record.state == ASSIGNED]
-        self.cancel_known(assigned + apart, now)
-        state.sessions.pop(session.number, None)
-        if state.recorder is not None and not session.nested:
-            state.recorder.session_over(session.number)
-        self._recovery.session_over(session)
-        state.waiting.drop_session(session)
-        session.end()
-        state.ended_sessions.append(session)
-        if len(state.ended_sessions) == 1:
-            self._forget_ended(now)
-
-    def _forget_ended(self, now: float) -> None:
-        """Forget some tasks of sessions that are over, the last ones first: no other task then lacks an input."""
-        ended = self._state.ended_sessions
-        count = FORGOTTEN_TASKS * min(len(ended), FORGOTTEN_SESSIONS)
-        while ended and count > 0:
-            tasks = ended[0].tasks
-            while tasks and count > 0:
-                count -= 1
-                _, record = tasks.popitem()  # the last one; looking for it would take longer with each that is gone
-                if record.state == DONE:
-                    self.release(record, now)
-                else:
-                    self._abandon(record, now)
-            if not tasks:
-                ended.popleft()
-
-    def _abandon(self, record: TaskRecord, now: float) -> list[TaskRecord]:
+    def abandon(self, record: TaskRecord, now: float) -> list[TaskRecord]:
         """The owner does not want the task: forget it and its nested tasks; returns its dependents."""
         self._state.drop(record)
         if record.group.run_times is not None:
@@ -518,7 +478,7 @@ class Completion:
                 self.release(child, now)
             else:
                 self._state.send(child.group.session.peer, Done((child.id,), (Status.CANCELLED,), Payloads((b"",))))
-                self._fail_dependents(self._abandon(child, now), (Status.CANCELLED, b"", False), "", now)
+                self._fail_dependents(self.abandon(child, now), (Status.CANCELLED, b"", False), "", now)
         self._state.forget_nested(set(map(session_of, children)))
 
     def release(self, record: TaskRecord, now: float) -> None:
@@ -559,13 +519,11 @@ class Completion:
         self._state.out.clear()
 
     def due(self) -> float | None:
-        """When collected releases must be sent, and more tasks be forgotten."""
-        return -inf if self._state.ended_sessions else self._release_at
+        """When collected releases must be sent."""
+        return self._release_at
 
     def post(self, now: float) -> None:
         """Send collected outcomes, releases and deletions."""
-        if self._state.ended_sessions:
-            self._forget_ended(now)
         for session, objects in self._state.unused_objects.items():
             self._state.delete_objects(session, objects)
         self._state.unused_objects.clear()

@@ -54,6 +54,7 @@ from scaler_scheduler.core.peers import Peers
 from scaler_scheduler.core.records import ASSIGNED, DONE, GONE, HELD, WAITING, AgentRecord, SessionRecord, TaskRecord
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.restoration import Restoration
+from scaler_scheduler.core.session_ends import SessionEnds
 from scaler_scheduler.core.snapshot import ProcessStats, kept_status, monitor_status, workers_share
 from scaler_scheduler.core.state import SchedulerState, SendToStorage
 
@@ -122,10 +123,14 @@ class SchedulerCore:
         self._definitions = Definitions(self.state, self._completion, self._dispatch)
         self._operators = Operators(self.state, self._completion)
         self._managers = Managers(self.state, config.scaling)
-        self._named_sessions = NamedSessions(self.state, self._completion, is_connected, self._recovery.is_resuming)
+        self._session_ends = SessionEnds(self.state, self._completion, self._recovery)
+        self._named_sessions = NamedSessions(
+            self.state, self._completion, self._session_ends, is_connected, self._recovery.is_resuming
+        )
         self._peers = Peers(
             self.state,
             self._completion,
+            self._session_ends,
             self._dispatch,
             self._recovery,
             self._named_sessions,
@@ -195,6 +200,8 @@ class SchedulerCore:
         if self._completion.speculation.groups:
             self._dispatch.speculate(now)
         self._managers.settle(now)
+        if state.ended_sessions:
+            self._session_ends.settle(now)
         self._completion.post(now)
         if self._named_sessions:
             self._named_sessions.settle(now)
@@ -207,6 +214,7 @@ class SchedulerCore:
         """The time at which `settle` must be called even if no event arrives; None if never."""
         times = [
             self._completion.due(),
+            self._session_ends.due(),
             self._completion.speculation.due() if self._completion.speculation.groups else None,
             self._dispatch.due(),
             self._recovery.due(),

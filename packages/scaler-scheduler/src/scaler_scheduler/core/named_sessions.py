@@ -29,6 +29,7 @@ from scaler_protocol.profiles import NO_PROFILE
 from scaler_protocol.sessions import ConfirmTasks, EndSession, KeepSession, LabelTask, ListTasks, TaskList
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.records import DONE, HELD, NamedSession, Outcome, SessionRecord, TaskRecord
+from scaler_scheduler.core.session_ends import SessionEnds
 from scaler_scheduler.core.state import SchedulerState, SendToStorage
 from scaler_scheduler.core.task_lists import task_lists
 from scaler_scheduler.requirements import runtime_of
@@ -48,11 +49,12 @@ class NamedSessions:
         self,
         state: SchedulerState,
         completion: Completion,
+        session_ends: SessionEnds,
         is_connected: Callable[[bytes], bool],
         is_resuming: Callable[[SessionRecord], bool],
     ) -> None:
         self._state = state
-        self._completion = completion
+        self._completion, self._session_ends = completion, session_ends
         self._is_connected = is_connected
         self._is_resuming = is_resuming
         self._ended: dict[bytes, str] = {}
@@ -264,7 +266,7 @@ class NamedSessions:
             return
         for task in list(named.tasks.values()):
             self._state.results.forget(task)
-        self._completion.end_session(session, now)
+        self._session_ends.end(session, now)
         del self._by_name[named.name]
         self._detached.pop(session, None)
         self._to_confirm.pop(session, None)

@@ -28,6 +28,7 @@ from scaler_scheduler.core.named_sessions import NamedSessions
 from scaler_scheduler.core.operators import Operators
 from scaler_scheduler.core.records import AgentRecord, KeyShare, SessionRecord
 from scaler_scheduler.core.recovery import Recovery
+from scaler_scheduler.core.session_ends import SessionEnds
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.core.task_credits import TaskCredits
 from scaler_scheduler.core.worker_queries import WorkerQueries
@@ -43,6 +44,7 @@ class Peers:
         self,
         state: SchedulerState,
         completion: Completion,
+        session_ends: SessionEnds,
         dispatch: Dispatch,
         recovery: Recovery,
         named_sessions: NamedSessions,
@@ -53,7 +55,8 @@ class Peers:
         self.clients: dict[bytes, SessionRecord] = {}
         """The sessions of the connected clients; the other peers are in the tables of their roles."""
         self._state = state
-        self._completion, self._dispatch, self._recovery = completion, dispatch, recovery
+        self._completion, self._session_ends = completion, session_ends
+        self._dispatch, self._recovery = dispatch, recovery
         self._named_sessions, self._managers, self._operators = named_sessions, managers, operators
         self._task_credits = TaskCredits(state)
         self._worker_queries = WorkerQueries(state)
@@ -195,7 +198,7 @@ class Peers:
             if session.named is not None:
                 self._named_sessions.detach(session, now)
             else:
-                self._completion.end_session(session, now)
+                self._session_ends.end(session, now)
             self._worker_queries.forget(peer)
             text = f"client {session.name or session.number} is gone: {event.reason}"
             self._state.log(text, EventKind.CLIENT, logging.DEBUG, subject=session.name)
@@ -216,7 +219,7 @@ class Peers:
         self._state.log(text, EventKind.AGENT, logging.WARNING if charged else logging.INFO, subject=agent.host)
         self._completion.agent_lost(agent, reason, now, charged=charged, unsent=unsent)
         for session in [session for session in self._state.sessions.values() if session.peer == peer]:
-            self._completion.end_session(session, now)
+            self._session_ends.end(session, now)
 
     def restored(self, now: float) -> None:
         """A journal has restored the earlier incarnation's sessions: their clients have the usual time to come back."""
@@ -231,7 +234,7 @@ class Peers:
         for session in [
             session for session in self._state.sessions.values() if not session.attached and session.named is None
         ]:
-            self._completion.end_session(session, now)
+            self._session_ends.end(session, now)
             text = f"client {session.name or session.number} has not come back"
             self._state.log(text, EventKind.CLIENT, logging.DEBUG, subject=session.name)
 
