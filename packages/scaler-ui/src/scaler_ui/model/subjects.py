@@ -96,14 +96,19 @@ def hosts(model: MonitorModel, request: PageRequest) -> TablePage:
         return TablePage([], 0)
     page = page_of(list(_hosts(model, status).values()), request, ("host", "state"))
     for row in page.rows:
-        row.update(
-            cpu=f"{row['cpu']:,.0f} %",
-            memory=size(row["memory"]),
-            available=size(row["available"]) if row["available"] else "",
-            lag=duration(row["lag"]),
-            silence=f"{row['silence']:.0f} s",
-        )
+        _write_units(row)
     return page
+
+
+def _write_units(host: Row) -> None:
+    """Replace the figures of a host by texts."""
+    host.update(
+        cpu=f"{host['cpu']:,.0f} %",
+        memory=size(host["memory"]),
+        available=size(host["available"]) if host["available"] else "",
+        lag=duration(host["lag"]),
+        silence=f"{host['silence']:.0f} s",
+    )
 
 
 def _hosts(model: MonitorModel, status: MonitorStatus) -> dict[str, Row]:
@@ -176,10 +181,10 @@ def runners(model: MonitorModel, host: str, request: PageRequest) -> TablePage:
 
 def host_facts(model: MonitorModel, host: str) -> Facts | None:
     """What is known about a host; None if no agent of it was heard of."""
-    page = hosts(model, PageRequest(count=1_000_000))
-    row = next((row for row in page.rows if row["host"] == host), None)
+    row = _hosts(model, model.status).get(host) if model.status is not None else None
     if row is None:
         return [Fact("state", "gone")] if host in model.hosts.values() else None
+    _write_units(row)
     if row["state"] == "gone":
         return [Fact(name, str(row[name])) for name in ("state", "deaths", "failures")]
     return [
