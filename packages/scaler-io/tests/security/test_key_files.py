@@ -207,7 +207,7 @@ def test_a_directory_that_is_missing_or_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(KeyFileError, match="is no directory"):
         load_credentials(tmp_path / "file", [KeyRole.CLIENT])
-    with pytest.raises(KeyFileError, match="No such file"):
+    with pytest.raises(KeyFileError, match=r"has no authorized\.toml: name the services' directory"):
         load_keyring(tmp_path)
     assert keyring_version(tmp_path) == ()
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from scaler_io.security.key_files import AUTHORIZED, keyring_version, load_credentials, load_keyring
 from scaler_io.security.keyring import KeyFileError, Keyring, KeyRole
+from scaler_protocol.plurals import counted
 
 LOGGER: Final = logging.getLogger("scaler")
 
@@ -38,4 +39,5 @@ class AuthorizedKeys:
         except KeyFileError as error:
             LOGGER.error("the list of keys is not read, and the former one stays valid: %s", error)
         else:
-            LOGGER.info("%s is read again: %d keys are accepted", self._directory / AUTHORIZED, len(self.keyring) - 1)
+            listed = counted(len(self.keyring) - 1, "key")  # without its own
+            LOGGER.info("%s is read again: it lists %s", self._directory / AUTHORIZED, listed)

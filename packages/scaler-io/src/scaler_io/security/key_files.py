@@ -84,8 +84,9 @@ def key_directory(text: str) -> Path:
 def load_keyring(directory: Path) -> dict[bytes, Principal]:
     """The keys that services accept, besides their own; raises KeyFileError."""
     if not os.path.lexists(directory / AUTHORIZED):
-        where = "name the services' directory, which `scaler keys init` made"
-        raise KeyFileError(f"{directory} has no {AUTHORIZED}, No such file: {where}")
+        raise KeyFileError(
+            f"{directory} has no {AUTHORIZED}: name the services' directory, which `scaler keys init` made"
+        )
     return _understood(directory / AUTHORIZED, read_keyring, _KEYRING_BYTES)
 
 

@@ -294,13 +294,13 @@ class Dialer(EpochDialer[_Connection]):
                 self._control = Control(make_stream(self._context, ipv6), self.address)
             except zmq.ZMQError as error:
                 connection.close()
-                raise OSError(error.errno, f"cannot connect to {self.address}: {error}") from None
+                raise OSError(f"cannot connect to {self.address}: {os.strerror(error.errno or 0)}") from None
         return connection
 
     def _judge_control(self) -> None:
         """Count the last connection's control if it was kept until now, and close it.
 
-        A service that is full also closes both, but perhaps not at once.
+        A service that is full closes both connections, but perhaps not at once.
         """
         if self._control is not None:
             self._mismatches = self._mismatches + 1 if self._control.is_kept() else 0

@@ -98,7 +98,7 @@ class AgentLink:
         seconds = self._loop.time() - self._missed_since
         why = f" ({self._missed_because})" if self._missed_because else ""
         LOGGER.warning(
-            "ClusterProcess: no connection to the scheduler at %s for %.0f s%s: is it running? Trying again",
+            "ClusterProcess: no connection to the scheduler at %s for %.1f s%s: is it running? Trying again",
             self._dialer.address, seconds, why,
         )  # fmt: skip
         self._missing = self._loop.call_later(MISSED_SECONDS[1], self._say_missing)
