@@ -125,15 +125,19 @@ import sys, threading
 from scaler import Client
 from support.gates import wait_at
 
+def say(value):
+    sys.stdout.write(f"{value}\\n")  # in one piece: print writes the end of the line apart, and threads interleave
+    sys.stdout.flush()
+
 client = Client(sys.argv[1])
 port = int(sys.argv[2])
-client.submit(wait_at, port, "pending").add_done_callback(lambda future: print(future.cancelled(), flush=True))
+client.submit(wait_at, port, "pending").add_done_callback(lambda future: say(future.cancelled()))
 
 def work():
     threading.main_thread().join()
     future = client.submit(wait_at, port, "late")
-    future.add_done_callback(lambda done: print("called", flush=True))
-    print(future.result(), flush=True)
+    future.add_done_callback(lambda done: say("called"))
+    say(future.result())
 
 threading.Thread(target=work).start()
 
@@ -141,7 +145,7 @@ def refuse(thread):
     raise RuntimeError("can't create new thread at interpreter shutdown")
 
 threading.Thread.start = refuse  # as Python 3.12 and later do from here on
-print("end", flush=True)
+say("end")
 """
 
 
