@@ -361,7 +361,8 @@ def test_what_cannot_be_sent_is_an_error_of_that_future(client: Client) -> None:
     assert isinstance(client.submit(gives_a_generator).exception(SECONDS), errors.ResultNotSerializableError)
     error = client.submit(raises).exception(SECONDS)
     assert isinstance(error, errors.TaskExceptionNotSerializableError)
-    assert "Unwritable" in str(error) and "what it says" in str(error)
+    assert "Unwritable: what it says" in str(error) and "RuntimeError: not me" in str(error)
+    assert 'raise Unwritable("what it says")' in str(error.__cause__), "its traceback is not lost"
     assert isinstance(client.submit(exits).exception(SECONDS), errors.TaskExitedError)
     assert client.submit(square, 2).result(SECONDS) == 4
 
@@ -376,7 +377,7 @@ def test_a_module_that_workers_do_not_have(
         monkeypatch.syspath_prepend(tmp_path)  # the cluster has started before
         only_here = __import__("only_here")
         error = client.submit(only_here.here).exception(SECONDS)
-        assert isinstance(error, DeserializeError) and "only_here" in str(error)
+        assert isinstance(error, DeserializeError) and "register_pickle_by_value(only_here)" in str(error)
         assert client.submit(square, 2).result(SECONDS) == 4
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import math
+import pickle
 import sys
 import weakref
 from types import FunctionType, ModuleType
@@ -13,6 +15,7 @@ import cloudpickle
 import pytest
 
 from scaler_client.payloads.captures import Capture, is_pickled_by_name, watch
+from scaler_client.payloads.serializers import DefaultSerializer
 
 
 def script(source: str, **scope: Any) -> dict[str, Any]:
@@ -270,3 +273,42 @@ def test_methods_and_classes_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert of_method is not None and of_method(method) and not of_method(outer)
     monkeypatch.setattr(module, "K", ModuleType("elsewhere"))
     assert not of_kind(kind) and not taken.unchanged(outer) and not of_method(method)
+
+
+CACHED = """
+from functools import lru_cache
+step = 1
+@lru_cache(maxsize=7, typed=True)
+def fib(n):
+    calls.append(n)
+    return n if n < 2 else fib(n - step) + fib(n - 2)
+"""
+
+
+def test_a_function_with_a_cache_travels_by_value_and_is_watched() -> None:
+    made = script(CACHED, calls=())
+    fib = made["fib"]
+    del made["calls"]
+    unchanged = watch(fib)
+    assert unchanged is not None and unchanged(fib)
+    made["step"] = 2
+    assert not unchanged(fib)
+    made["step"] = 1
+    loaded = pickle.loads(DefaultSerializer.serialize(fib))
+    calls: list[int] = []
+    loaded.__wrapped__.__globals__["calls"] = calls
+    assert loaded(10) == 55 == loaded(10) and len(calls) == 11, "it finds its own results"
+    assert loaded.cache_parameters() == fib.cache_parameters() and loaded.__name__ == "fib"
+    made["calls"] = []
+    assert watch(fib) is None, "a list can change unnoticed"
+
+
+def test_a_function_with_a_cache_that_can_be_imported_travels_by_name() -> None:
+    assert is_pickled_by_name(importable) and DefaultSerializer.serialize(importable).count(b"importable") == 1
+    unchanged = watch(importable)
+    assert unchanged is not None and unchanged(importable)
+
+
+@functools.cache
+def importable() -> int:
+    return 1

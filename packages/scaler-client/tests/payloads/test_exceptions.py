@@ -191,3 +191,55 @@ def test_exceptions_that_led_to_each_other_come_so() -> None:
     _, loaded = raised(fail)
     context = loaded.__context__
     assert type(context) is KeyError and context.__context__ is loaded
+
+
+class CodecError(UnicodeDecodeError):
+    """Has an `__init__` of its own; its text comes from fields that are not its arguments."""
+
+    def __init__(self, file: str, data: bytes) -> None:
+        super().__init__("utf-8", data, 0, 1, "not a table")
+        self.file = file
+
+
+class LostModuleError(ImportError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no {name}", name=name, path="/somewhere")
+
+
+class SlottedError(Exception):
+    __slots__ = ("code",)
+
+    def __init__(self, code: int) -> None:
+        super().__init__("slotted")
+        self.code = code
+
+
+class NamedFileError(OSError):
+    """Replaces a field of Python's class."""
+
+    filename = property(lambda self: "mine")
+
+    def __init__(self) -> None:
+        super().__init__(2, "gone", "file")
+
+
+def test_fields_of_classes_written_in_c_come_along() -> None:
+    def fail(error: Exception) -> None:
+        raise error
+
+    error, loaded = raised(fail, CodecError("a.csv", b"\xff"))
+    assert isinstance(loaded, CodecError) and str(loaded) == str(error) != ""
+    assert (loaded.file, loaded.object, loaded.reason) == ("a.csv", b"\xff", "not a table")
+    _, loaded = raised(fail, LostModuleError("prices"))
+    assert isinstance(loaded, LostModuleError) and (loaded.name, loaded.path) == ("prices", "/somewhere")
+    _, loaded = raised(fail, SlottedError(7))
+    assert isinstance(loaded, SlottedError) and loaded.code == 7
+    _, loaded = raised(fail, NamedFileError())
+    assert isinstance(loaded, NamedFileError) and (loaded.errno, loaded.filename) == (2, "mine")
+
+
+def test_lines_of_a_traceback_are_not_underlined_in_the_wrong_place() -> None:
+    _, loaded = raised(lambda: [0][len("abc")])
+    lines = traceback.format_tb(loaded.__traceback__)
+    assert any('[0][len("abc")]' in line for line in lines)
+    assert not any("^" in line for line in lines[1:]), lines

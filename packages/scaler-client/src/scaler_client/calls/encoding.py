@@ -22,6 +22,7 @@ from scaler_client.payloads import pickles
 from scaler_client.payloads.captures import Unchanged, by_value_modules, watch
 from scaler_client.payloads.serializers import DefaultSerializer
 from scaler_client.payloads.signatures import CallCheck, check_for
+from scaler_client.payloads.unpicklable import fault_in
 from scaler_client.payloads.user_exceptions import add_note
 from scaler_client.task_context import load_object
 from scaler_protocol.buffers import Payload
@@ -55,10 +56,6 @@ def is_plain(value: object) -> bool:
     return kind is tuple and len(value) <= _SMALL and all(map(is_plain, value))  # type: ignore[arg-type,call-overload]
 
 
-def _note_argument(error: Exception, name: int | str, value: object) -> None:
-    add_note(error, f"raised while argument {name} of the call was serialized: {shown(value)}")
-
-
 class _StoredArgument:
     """Replaces an argument in its call by the reference of its object."""
 
@@ -86,6 +83,10 @@ class PickledCalls:
         """Serialize a function."""
         return DefaultSerializer.serialize(value)
 
+    def fault_in(self, name: str, fn: object) -> str:
+        """The part of a function that cannot be serialized."""
+        return fault_in(name, fn, self.dump)
+
     def write(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], reserialized: set[int] | None = None
     ) -> tuple[Payload, Needs]:
@@ -107,8 +108,8 @@ class PickledCalls:
         except Exception as error:
             given: list[tuple[int | str, Any]] = [*enumerate(args, 1), *kwargs.items()]
             for name, value in given:
-                if not self._can_be_written(value):
-                    _note_argument(error, name, value)
+                if fault := fault_in(f"argument {name!r}", value, self._try):
+                    add_note(error, fault)
                     break
             raise
 
@@ -128,13 +129,9 @@ class PickledCalls:
         kwargs = {keyword: named.get(id(value), value) for keyword, value in kwargs.items()}
         return self._dump(pickles.dump, (args, kwargs))
 
-    def _can_be_written(self, value: object) -> bool:
-        try:
-            with Collector(self.owner):
-                pickles.dump(value)
-        except Exception:
-            return False
-        return True
+    def _try(self, value: object) -> None:
+        with Collector(self.owner):
+            pickles.dump(value)
 
     def _dump(self, dump: Callable[[Any], Written], call: Any) -> tuple[Written, Needs]:
         with Collector(self.owner) as found:
@@ -185,11 +182,15 @@ class PartCalls:
                 except (FailedArgumentError, ScalerError):
                     raise
                 except Exception as error:
-                    _note_argument(error, keyword or at, value)
+                    add_note(error, f"raised while argument {keyword or at!r} was serialized: {shown(value)}")
                     raise
                 names.append(name)
                 parts.append(part)
         return join_parts(names, parts), found.found
+
+    def fault_in(self, name: str, fn: object) -> str:
+        """Unknown: what can be serialized is known to the serializer alone."""
+        return ""
 
     def write_rows(
         self, rows: Sequence[tuple[Any, ...]], reserialized: set[int] | None = None
@@ -297,7 +298,8 @@ class Callees:
         try:
             written = self._writer.dump(fn)
         except Exception as error:
-            add_note(error, f"raised while the function was serialized: {name_of(fn)}")
+            name = f"the function {name_of(fn)}"
+            add_note(error, self._writer.fault_in(name, fn) or f"raised while {name} was serialized")
             raise
         identity = function_id(written)
         known = self._callees.get(id(fn))

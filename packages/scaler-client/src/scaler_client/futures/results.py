@@ -96,6 +96,8 @@ def load_failure(status: int, payload: Buffer) -> Failure:
     if status != Status.RAISED:
         failure = restore(bytes(payload))
         failure.__cause__ = payload.cause if isinstance(payload, LocalFailure) else None
+        if text := failure.details.get("traceback"):
+            failure.__cause__ = RemoteTracebackError(text)
         return failure, None
     try:
         error, text = pickle.loads(payload)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import field
+from functools import lru_cache
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 from weakref import ref
@@ -38,6 +39,11 @@ from scaler_protocol.lazy_dataclass import dataclass
 by_value_modules: Final[Set[str]] = vars(vars(cloudpickle)["cloudpickle"])["_PICKLE_BY_VALUE_MODULES"]
 """The modules whose contents are registered to be pickled by value. This is cloudpickle's own set: its public function
 copies the set, which takes longer than all other checks before a call."""
+CACHED_FUNCTION: Final[Any] = type(lru_cache(len))
+"""The type of functions with the decorator `functools.cache` or `lru_cache`."""
+CACHE_ATTRIBUTES: Final = vars(lru_cache(lambda: None)).keys()
+"""The attributes that the decorator sets."""
+_NAMED: Final = (FunctionType, BuiltinFunctionType, CACHED_FUNCTION, type)
 _NO_NAMES: Final[dict[str, Any]] = {}
 Unchanged = Callable[[Any], bool]
 """Whether a function is the pickled one and its pickle would be the same now."""
@@ -50,7 +56,7 @@ _NOT_WRITTEN: Final = frozenset({"__dict__", "__weakref__"})
 def is_pickled_by_name(fn: Any) -> bool:
     """Whether the pickle of a function or class is its module and name."""
     module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
-    if not isinstance(fn, FunctionType | BuiltinFunctionType | type) or module in (None, "__main__", "__mp_main__"):
+    if not isinstance(fn, _NAMED) or module in (None, "__main__", "__mp_main__"):
         return False
     found: Any = sys.modules.get(module)
     if _is_registered(str(module)):
@@ -132,7 +138,7 @@ class Capture:
         return all(is_expected(getattr(cls(), "__bases__", None), bases) for cls, bases in self._bases)
 
     @classmethod
-    def of(cls, fn: FunctionType) -> Capture | None:
+    def of(cls, fn: Any) -> Capture | None:
         """The capture of a function that is pickled by value; None if changes of a part of it cannot be detected."""
         walk = _Walk()
         try:
@@ -187,7 +193,7 @@ class _Walk:
         ]
         return functions, tuple(self._modules.items()), namespaces, self._bases
 
-    def enter_all(self, root: FunctionType) -> None:
+    def enter_all(self, root: object) -> None:
         """Visit a function and all that it reaches."""
         waiting: list[object] = [root]
         while waiting:
@@ -236,6 +242,8 @@ class _Walk:
             return value
         if isinstance(value, FunctionType) and not value.__dict__:
             return self._enter_function(value)
+        if type(value) is CACHED_FUNCTION and vars(value).keys() == CACHE_ATTRIBUTES:
+            return (vars(value)["__wrapped__"],)
         if isinstance(value, BuiltinFunctionType):
             return (value.__self__,)  # a method of this object, or a function of this module
         if type(value) is type:
@@ -295,7 +303,7 @@ class _Walk:
 def watch(fn: Any) -> Unchanged | None:
     """A test of whether a pickle of `fn` would contain the same later as now; None if changes cannot be detected."""
     if not is_pickled_by_name(fn):
-        capture = Capture.of(fn) if isinstance(fn, FunctionType) else None
+        capture = Capture.of(fn) if isinstance(fn, FunctionType | CACHED_FUNCTION) else None
         return capture.unchanged if capture is not None else None
     if vars(sys.modules[fn.__module__]).get(fn.__qualname__) is fn:
         return _watch_name(fn)

@@ -8,6 +8,9 @@ loads (arguments, results of other tasks) use the class objects of the task's fu
 not contain is created from the first value of the task that contains it. So a task never sees the state from another
 call, and `isinstance` works between its arguments and the classes of its function.
 
+A function of `functools.cache` and `lru_cache` is pickled by value where a function would be: as the function that it
+wraps, with an empty cache of the same size.
+
 The state of a class is set only once. The ids are those of cloudpickle, and every loaded class is registered with
 cloudpickle, because user code may call cloudpickle directly.
 """
@@ -19,12 +22,14 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import lru_cache
 from io import BytesIO
 from types import FunctionType
 from typing import Any, Final
 
 import cloudpickle
 
+from scaler_client.payloads.captures import CACHE_ATTRIBUTES, CACHED_FUNCTION, is_pickled_by_name
 from scaler_protocol.ranges import shown
 
 PROTOCOL: Final = 5
@@ -79,6 +84,10 @@ class Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Future) and type(obj).__reduce__ is object.__reduce__:
             raise TypeError(f"{shown(obj)} is no future of a client, and can not be pickled: pass its result")
+        if type(obj) is CACHED_FUNCTION and not is_pickled_by_name(obj):
+            parameters = obj.cache_parameters()
+            attributes = {name: value for name, value in vars(obj).items() if name not in CACHE_ATTRIBUTES}
+            return make_cached, (obj.__wrapped__, parameters["maxsize"], parameters["typed"]), attributes
         if not isinstance(obj, _BY_VALUE) or (type(obj) is FunctionType and obj.__module__ in _BY_NAME):
             return NotImplemented
         reduced = super().reducer_override(obj)
@@ -95,6 +104,11 @@ def dumps(value: Any, buffer_callback: Callable[[pickle.PickleBuffer], bool] | N
     file = BytesIO()
     Pickler(file, PROTOCOL, buffer_callback).dump(value)
     return file.getvalue()
+
+
+def make_cached(fn: Callable[..., Any], maxsize: int | None, typed: bool) -> Callable[..., Any]:
+    """The function with an empty cache."""
+    return lru_cache(maxsize, typed)(fn)
 
 
 def make_class(identity: str, make: Callable[..., type], args: tuple[Any, ...]) -> type:

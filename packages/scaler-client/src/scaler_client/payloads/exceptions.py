@@ -8,10 +8,8 @@ import pickle
 from collections.abc import Sequence
 from contextlib import contextmanager
 from io import BytesIO
-from types import SimpleNamespace, TracebackType, WrapperDescriptorType
+from types import FrameType, GetSetDescriptorType, MemberDescriptorType, TracebackType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any, Final, cast
-
-from tblib import Traceback, pickling_support
 
 from scaler_client.payloads.classes import Pickler
 from scaler_client.payloads.user_exceptions import Origin, attributes_of
@@ -20,8 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SHOWN: Final = ("__file__", "__name__")
-_PLAIN_REDUCE: Final = (BaseException.__reduce__, OSError.__reduce__)
-_OS_FIELDS: Final = ("errno", "strerror", "filename", "filename2")
+_OF_PYTHON: Final = tuple(
+    {each.__reduce__ for each in vars(builtins).values() if isinstance(each, type) and issubclass(each, BaseException)}
+)
+"""The `__reduce__` of the classes of exceptions that Python itself has."""
+_FIELD: Final = (GetSetDescriptorType, MemberDescriptorType)
+_NOT_SENT: Final = frozenset({*vars(BaseException), "__weakref__", "obj"})
+"""Fields that are sent otherwise, and the object whose attribute is missing, which may be anything."""
+_TBLIB: Final = "tblib.pickling_support"
+"""Libraries have it pickle all exceptions."""
+_STUB: Final = compile("raise error", "", "exec")
 _GROUP: Final = getattr(builtins, "BaseExceptionGroup", ())
 """Python 3.10 has no exception groups."""
 _Code = tuple[str, str, dict[str, Any]]
@@ -61,9 +67,8 @@ def _alone(error: BaseException) -> Iterator[None]:
 
 
 class _FailurePickler(Pickler):
-    """Pickles an exception with its Origin, and a traceback as columns.
-
-    tblib pickles a traceback frame by frame, each inside the one before, so 400 frames exceed the recursion limit.
+    """Pickles an exception with its Origin, and a traceback as columns: 400 frames, each inside the one before, would
+    exceed the recursion limit.
     """
 
     def reducer_override(self, obj: Any) -> Any:
@@ -90,13 +95,13 @@ def _reduced(error: BaseException) -> tuple[Any, ...]:
     """The reduction of an exception, as `__reduce__` returns it."""
     kind = type(error)
     registered = copyreg.dispatch_table.get(kind)
-    if registered is pickling_support.pickle_exception:  # libraries install this one for all exceptions
+    if registered is not None and registered.__module__ == _TBLIB:
         registered = None
     reduced = registered(error) if registered is not None else error.__reduce_ex__(5)
     if not isinstance(reduced, tuple):
         raise pickle.PicklingError(f"{kind.__qualname__}.__reduce__ gave a {type(reduced).__name__}, not a tuple")
     make, args, state = (*reduced, None)[:3]
-    if registered is None and kind.__reduce__ in _PLAIN_REDUCE and type(kind.__init__) is not WrapperDescriptorType:
+    if registered is None and kind.__reduce__ in _OF_PYTHON and type(kind.__init__) is not WrapperDescriptorType:
         # The parameters of an __init__ written in Python are unknown, so loading does not call it.
         make, args, state = make_bare, (kind, *_new_args(error)), _fields(error)
     origin, notes = Origin.of(error), attributes_of(error).get("__notes__")
@@ -110,10 +115,17 @@ def _new_args(error: BaseException) -> tuple[Any, ...]:
 
 
 def _fields(error: BaseException) -> dict[str, Any]:
+    """The state of an exception: its arguments and attributes, slots, and fields of Python's own classes."""
     fields = {"args": error.args, **attributes_of(error)}
-    for name in _OS_FIELDS if isinstance(error, OSError) else ():
-        if (value := getattr(error, name, None)) is not None:  # str() of the exception would show a None
-            fields[name] = value
+    hidden = {*_NOT_SENT}
+    for base in type(error).__mro__ if not isinstance(error, _GROUP) else ():  # fields of a group cannot be set
+        own = base.__module__ == builtins.__name__ or "__slots__" in vars(base)
+        for name, field in vars(base).items():
+            if own and name not in hidden and type(field) in _FIELD:
+                value = getattr(error, name, None)
+                if value is not None:  # str() of the exception would show it
+                    fields[name] = value
+        hidden.update(vars(base))
     return fields
 
 
@@ -136,13 +148,24 @@ def restore(error: BaseException, state: tuple[Any, tuple[Any, ...], Any]) -> No
 
 
 def restore_traceback(codes: Sequence[_Code], rows: Sequence[tuple[int, int]]) -> TracebackType | None:
-    """The traceback with these frames: each row is a position in `codes` and a line number."""
-    made = [
-        SimpleNamespace(f_code=SimpleNamespace(co_filename=file, co_name=name), f_globals=shown, f_locals={})
-        for file, name, shown in codes
-    ]
-    trace: Any = None
+    """The traceback with these frames: each row is a position in `codes` and a line number.
+
+    It tells no columns of its lines, since the instructions of its frames are not those that have failed.
+    """
+    frames = [_frame(*code) for code in codes]
+    trace = None
     for number, line in reversed(rows):
-        trace = SimpleNamespace(tb_frame=made[number], tb_lineno=line, tb_next=trace)
-    # Not assigned to a variable: the frames of a traceback refer to this frame, which would make a reference cycle.
-    return cast("TracebackType | None", Traceback.as_traceback(trace))
+        trace = TracebackType(trace, frames[number], -1, line)
+    try:
+        return trace
+    finally:
+        del trace, frames  # a frame that is kept would keep this one
+
+
+def _frame(file: str, name: str, shown: dict[str, Any]) -> FrameType:
+    """A frame that shows this code."""
+    try:
+        exec(_STUB.replace(co_filename=file, co_name=name), dict(shown))
+    except NameError as error:
+        return cast(Any, error).__traceback__.tb_next.tb_frame  # type: ignore[no-any-return]
+    raise AssertionError("the stub raises NameError")

@@ -2,20 +2,27 @@
 
 A value with buffers (NumPy arrays, Arrow tables, …) is loaded as a read-only view of the payload. Bytes and text are
 copied out of it once, when they are loaded. Buffers that fit into a message stay in the pickle, so that a payload in a
-message is always a plain pickle.
+message is always a plain pickle. Small arrays are read-only, too, so that code that works with small ones works with
+big ones.
 """
 
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Callable
+from functools import cache
 from io import BytesIO
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from scaler_protocol.buffers import Buffer, BufferedPickle, Payload, split
 from scaler_protocol.handshake import INLINE_LIMIT
 
+if TYPE_CHECKING:
+    from scaler_client.payloads.classes import Pickler
+
 PROTOCOL: Final = 5
+File = TypeVar("File", bound=BytesIO)
 SCALARS: Final = frozenset({int, float, bool, type(None)})
 TEXTS: Final = frozenset({bytes, str, bytearray})
 COPIED_BYTES: Final = 1024 * 1024
@@ -78,10 +85,35 @@ def dump(value: Any) -> Payload:
     if is_long(value):
         pickled = pickle.dumps(_Apart(value), PROTOCOL, buffer_callback=lay_aside)
     else:
-        from scaler_client.payloads.classes import dumps
-
-        pickled = dumps(value, lay_aside)
+        pickler, file = _pickler(BytesIO(), lay_aside)
+        pickler.dump(value)
+        pickled = file.getvalue()
     return BufferedPickle(pickled, buffers) if buffers else pickled
+
+
+def _pickler(file: File, take: Callable[[pickle.PickleBuffer], bool]) -> tuple[Pickler, File]:
+    from scaler_client.payloads.classes import Pickler
+
+    kind = _array_pickler() if "numpy" in sys.modules else Pickler
+    return kind(file, PROTOCOL, buffer_callback=take), file
+
+
+@cache
+def _array_pickler() -> type[Pickler]:
+    """A Pickler of arrays that are read-only when they are loaded."""
+    from numpy import ndarray
+
+    from scaler_client.payloads.classes import Pickler
+
+    reductions: Any = Pickler.dispatch_table
+    return type("ArrayPickler", (Pickler,), {"dispatch_table": reductions.new_child({ndarray: _reduce_array})})
+
+
+def _reduce_array(array: Any) -> Any:
+    make, args, *state = array.__reduce_ex__(PROTOCOL)
+    if type(args[0]) is pickle.PickleBuffer:
+        args = pickle.PickleBuffer(args[0].raw().toreadonly()), *args[1:]
+    return make, args, *state
 
 
 class _TooLongError(Exception):
@@ -99,16 +131,15 @@ class _ShortFile(BytesIO):
 
 def dump_short(value: Any) -> bytes | None:
     """A pickle without out-of-band buffers; None as soon as it exceeds the limit of a message."""
-    from scaler_client.payloads.classes import Pickler
 
     def take(buffer: pickle.PickleBuffer) -> bool:
         if buffer.raw().nbytes > INLINE_LIMIT:
             raise _TooLongError
         return True
 
-    file = _ShortFile()
+    pickler, file = _pickler(_ShortFile(), take)
     try:
-        Pickler(file, PROTOCOL, buffer_callback=take).dump(value)
+        pickler.dump(value)
     except _TooLongError:
         return None
     return file.getvalue()

@@ -6,6 +6,7 @@ import importlib
 import json
 import operator
 import pickle
+import re
 from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import CoroutineType
@@ -16,7 +17,8 @@ from scaler_client.payloads import pickles
 from scaler_client.payloads.classes import begin, defining
 from scaler_client.payloads.classes import scope as class_scope
 from scaler_client.payloads.exceptions import dump_exception
-from scaler_client.payloads.user_exceptions import Origin, formatted, headline
+from scaler_client.payloads.unpicklable import fault_in
+from scaler_client.payloads.user_exceptions import Origin, add_note, formatted, headline
 from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import (
     DeserializeError,
@@ -38,6 +40,15 @@ PROTOCOL: Final = 5
 _PLAIN: Final = frozenset({int, float, str, bytes, bool, type(None)})
 _SMALL_TUPLE: Final = 8
 
+_MISSING: Final = (
+    "install it where the workers run, or set their PYTHONPATH, or have it travel with its functions: "
+    "cloudpickle.register_pickle_by_value({})"
+)
+_STALE: Final = "the workers have another version of the module {}, and need to be started again"
+_NAME_MISSING: Final = re.compile(r"Can't get attribute .* on <module '([^']*)'")
+_READ_ONLY: Final = (
+    "arrays that a task receives are read-only, since all tasks of a host share them: change a copy, array.copy()"
+)
 _OUR_FILES: Final = (__file__, str(Path(__file__).with_name("coroutines.py")))
 Await = Callable[[Coroutine[Any, Any, Any]], Any]
 """Runs a coroutine; returns its result or raises its exception."""
@@ -98,7 +109,7 @@ def load_named(name: str) -> Callable[..., Any]:
     try:
         found = operator.attrgetter(path)(importlib.import_module(module))
     except Exception as error:
-        raise DeserializeError(f"the function {name!r} could not be loaded: {headline(error)}") from error
+        raise _unloadable(f"the function {name!r}", error) from error
     if not callable(found):
         raise DeserializeError(f"{name!r} is a {type(found).__name__}, not a function")
     function: Callable[..., Any] = found
@@ -109,8 +120,18 @@ def _load(definition: Definition, loads: Callable[[Any], Any]) -> Callable[..., 
     try:
         function: Callable[..., Any] = loads(definition.body)
     except BaseException as error:
-        raise DeserializeError(f"the function {definition.name} could not be loaded: {headline(error)}") from error
+        raise _unloadable(f"the function {definition.name}", error) from error
     return function
+
+
+def _unloadable(what: str, error: BaseException) -> DeserializeError:
+    """The error of what cannot be loaded here; it says what to do if a module is missing."""
+    message = f"{what} could not be loaded: {headline(error)}"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        message += f": {_MISSING.format(error.name.partition('.')[0])}"
+    elif found := _NAME_MISSING.match(str(error)):
+        message += f": {_STALE.format(found[1])}"
+    return DeserializeError(message)
 
 
 def _pickle_invoker(function: Callable[..., Any], finish: Await, classes: Classes) -> Invoker:
@@ -172,7 +193,7 @@ def _load_with_parts(definition: Definition, classes: Classes) -> LoadedFunction
     try:
         serializer = pickle.loads(definition.serializer_body)
     except BaseException as error:
-        raise DeserializeError(f"the serializer could not be loaded: {headline(error)}") from error
+        raise _unloadable("the serializer", error) from error
     deserialize, body = serializer.deserialize, bytes(definition.body)
 
     def load(_: object) -> Callable[..., Any]:
@@ -199,7 +220,8 @@ def returned(value: Any, dump: Callable[[Any], Payload]) -> tuple[int, Payload]:
         payload = dump(value)
     except BaseException as error:
         message = f"the task returned a {type(value).__qualname__}, which cannot be sent: {headline(error)}"
-        return failed(ResultNotSerializableError(message))
+        fault = fault_in("the result", value, dump) if dump is dump_value else ""
+        return failed(ResultNotSerializableError("; ".join(filter(None, (message, fault)))))
     return Status.VALUE, payload
 
 
@@ -212,13 +234,20 @@ def not_loaded(error: BaseException) -> tuple[int, bytes]:
     """Status and payload of a task whose call could not be loaded."""
     if isinstance(error, ObjectNotFoundError | StorageLostError | HandshakeRefusedError):
         return failed(error)
-    return failed(DeserializeError(f"the arguments could not be loaded: {headline(error)}"))
+    return failed(_unloadable("the arguments", error))
 
 
 def _raised(error: BaseException, encoding: int) -> tuple[int, bytes]:
     if not isinstance(error, Exception):
         return failed(TaskExitedError(f"the task ended with {headline(error)}"))
+    _note_read_only(error)
     return raised(error, _remote_traceback(error), encoding)
+
+
+def _note_read_only(error: Exception) -> None:
+    """Say why an argument cannot be written, if this is what the exception says."""
+    if isinstance(error, ValueError | TypeError) and "read-only" in headline(error):
+        add_note(error, _READ_ONLY)
 
 
 def raised(error: Exception, text: str, encoding: int) -> tuple[int, bytes]:
@@ -229,8 +258,11 @@ def raised(error: Exception, text: str, encoding: int) -> tuple[int, bytes]:
         return Status.RAISED, json.dumps(written).encode()
     try:
         return Status.RAISED, dump_exception(error, text)
-    except BaseException:
-        return failed(TaskExceptionNotSerializableError(headline(error), traceback=text))
+    except BaseException as problem:
+        message = f"the task raised {headline(error)}, which cannot be sent: {headline(problem)}"
+        fault = fault_in("the exception", error, pickles.dump)
+        message = "; ".join(filter(None, (message, fault)))
+        return failed(TaskExceptionNotSerializableError(message, traceback=text))
 
 
 def drop_frames_of(files: Container[str], error: BaseException) -> None:
