@@ -114,6 +114,13 @@ def test_systemd_accepts_the_units(path: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_what_dies_is_started_again_however_often() -> None:
+    for path in UNITS:
+        unit = unit_file(path)
+        assert unit["Unit"]["StartLimitIntervalSec"] == "0" and unit["Service"]["Restart"] == "on-failure", path
+    assert {each["restart"] for each in documents("compose.yaml")[0]["services"].values()} == {"on-failure"}
+
+
 def test_tasks_cannot_read_the_key_of_services() -> None:
     units = {path.stem: unit_file(path)["Service"] for path in UNITS}
     workers = units.pop("scaler-worker-manager")

@@ -14,3 +14,10 @@ def test_names_of_workers(names: str, what: str, capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit):
         COMMAND.read(["tcp://127.0.0.1:1", "-n", "2", "--worker-names", names])
     assert what in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit", ["1", "20MiB", "33554431"])
+def test_a_memory_limit_that_no_worker_can_keep(limit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        COMMAND.read(["tcp://127.0.0.1:1", "--memory-limit-per-worker", limit])
+    assert "less than a worker needs without a task; give at least 32 MiB, or 0" in capsys.readouterr().err

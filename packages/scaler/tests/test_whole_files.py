@@ -39,6 +39,12 @@ def test_a_full_disk_leaves_an_older_file_as_it_was(tmp_path: Path) -> None:
     assert path.read_bytes() == b"newer"
 
 
+def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as raised:
+        write_whole(tmp_path / "none" / "dump.json", b"x")
+    assert str(raised.value).endswith(f"No such file or directory: '{tmp_path}/none/dump.json'")
+
+
 def test_a_file_is_not_replaced_unless_it_may_be_and_a_device_is_written_to(tmp_path: Path) -> None:
     path = tmp_path / "cluster.toml"
     path.write_bytes(b"mine")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -158,7 +159,7 @@ def test_room_is_made_by_putting_what_was_not_used_for_longest(server: StoragePr
     assert [elsewhere.worker().get(reference) for reference in references] == contents
 
 
-def test_what_a_server_has_no_room_for_stays(place: Place, tmp_path: Path) -> None:
+def test_what_a_server_has_no_room_for_stays(place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     full = StorageProcess("--memory-limit", str(6 * MIB))
     with contextlib.ExitStack() as ending:
         ending.callback(full.end)
@@ -173,6 +174,9 @@ def test_what_a_server_has_no_room_for_stays(place: Place, tmp_path: Path) -> No
         [first] = [each for each in references if each.object not in here.held]
         with pytest.raises(StorageFullError):
             elsewhere.worker().get(Reference(here.held[0], 4 * MIB))
+        until = time.monotonic() + DEADLINE
+        assert ReplicaServer(here.files).hand_over(lambda upload: writer.run(upload, until)) == 0
+        assert "object storage is full: 2 objects of this host cannot be handed over" in caplog.text
         writer.delete([first])
         assert elsewhere.worker().get(Reference(here.held[0], 4 * MIB))[:1]
         for connection in here.connections + elsewhere.connections:

@@ -19,6 +19,7 @@ from scaler_io.service.options import (
     comma_list,
     one_line,
     one_of,
+    path,
     positive_seconds,
     seconds,
     whole_number,
@@ -64,6 +65,7 @@ def test_accepted(parse: Callable[[str], object], text: str, value: object) -> N
         (seconds, "soon", "'soon' is not a number of seconds"),
         (positive_seconds, "0", "0 seconds is too short; it must be more than 0"),
         (comma_list, "a,,b", "'a,,b' has an empty item"),
+        (path, "", "'' is no path"),
         (one_of("builtin", "uvloop"), "trio", "'trio' is not one of builtin, uvloop"),
     ],
 )

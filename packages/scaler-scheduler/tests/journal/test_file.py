@@ -134,3 +134,18 @@ def test_a_full_disk_changes_nothing_and_the_ballast_helps(tmp_path: Path) -> No
         assert [each.number for each in journal.rows()] == [written, written + 1]
         journal.close()
         assert (folder / "journal-ballast").stat().st_size == BALLAST_BYTES
+
+
+def test_links_lead_to_one_journal(tmp_path: Path) -> None:
+    """Also one that leads nowhere yet; all files are beside the one that it leads to."""
+    link, target = tmp_path / "link", tmp_path / "disk" / "journal"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    journal = JournalFile(link, "normal")
+    assert journal.take_ballast()
+    for path in (link, target):
+        with pytest.raises(JournalError, match=f"journal {target} is in use by another scheduler"):
+            JournalFile(path, "normal")
+    journal.close()
+    assert [path.name for path in tmp_path.iterdir() if path != target.parent] == ["link"]
+    assert {path.name for path in target.parent.iterdir()} == {"journal", "journal-ballast"}

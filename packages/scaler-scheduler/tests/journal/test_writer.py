@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from queue import SimpleQueue
 
+import pytest
+
 from scaler_scheduler.journal.file import JournalFile
 from scaler_scheduler.journal.records import Batch, RecordKind, Row
 from scaler_scheduler.journal.writer import JournalWriter
@@ -51,7 +53,8 @@ def test_a_full_disk_is_told_and_ends(tmp_path: Path) -> None:
             number += 1
             writer.put(number, batch(number, 100_000))
             assert told.get(timeout=SECONDS) == number, "the reserved room is used"
-        assert problems == ["the journal's disk is full"]
+        full = f"the journal's disk is full: 24 MiB must be free for {folder}/journal"
+        assert problems == [full]
         with (folder / "more").open("wb", buffering=0) as more:
             try:
                 while more.write(bytes(4096)):
@@ -64,5 +67,27 @@ def test_a_full_disk_is_told_and_ends(tmp_path: Path) -> None:
         filler.unlink()
         (folder / "more").unlink()
         assert told.get(timeout=SECONDS) == number
-        wait_until(lambda: problems == ["the journal's disk is full", ""], "room again")
+        wait_until(lambda: problems == [full, ""], "room again")
         writer.close(SECONDS)
+
+
+@pytest.mark.parametrize("comes_next", [False, True])
+def test_a_file_that_was_removed_or_replaced_is_told(tmp_path: Path, comes_next: bool) -> None:
+    """What was accepted goes on; when the file is back, so does new work."""
+    told: SimpleQueue[int] = SimpleQueue()
+    problems: SimpleQueue[str] = SimpleQueue()
+    path, aside = tmp_path / "journal", tmp_path / "aside"
+    writer = JournalWriter(JournalFile(path, "normal"), told.put, problems.put)
+    writer.put(1, batch(1))
+    assert told.get(timeout=SECONDS) == 1
+    path.rename(aside)
+    if comes_next:
+        path.write_bytes(b"")
+    writer.put(2, batch(2))
+    assert told.get(timeout=SECONDS) == 2
+    gone = f"the journal {path} was removed or replaced: restart the scheduler, which makes a new one"
+    assert problems.get(timeout=SECONDS) == gone
+    aside.rename(path)
+    assert problems.get(timeout=SECONDS) == ""
+    writer.put(3, batch(3))
+    assert told.get(timeout=SECONDS) == 3 and writer.close(SECONDS)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -137,6 +138,38 @@ def test_a_server_that_ends_before_it_listens_is_replaced_soon(
         with pytest.raises(EOFError):
             asyncio.run(asyncio.wait_for(server.keep(), SECONDS))
         assert "ended, code -9; starting one again" in caplog.text
+    finally:
+        server.end()
+
+
+def test_a_server_that_cannot_be_started_is_told_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = Address.parse(f"tcp://127.0.0.1:{free_ports()}")
+    server = StorageServer(COMMAND.read([str(address)], {}), address)
+    executable = sys.executable
+
+    async def comes_up(address: Address) -> None:
+        raise EOFError
+
+    async def starts() -> None:
+        keeping = asyncio.ensure_future(server.keep())
+        while len(caplog.messages) < 2:
+            await asyncio.sleep(0.01)
+        monkeypatch.setattr(sys, "executable", executable)
+        await keeping
+
+    monkeypatch.setattr(storage_server, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(storage_server, "_until_gone", comes_up)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    caplog.set_level(logging.WARNING, "scaler")
+    server.start()
+    try:
+        with pytest.raises(EOFError):
+            asyncio.run(asyncio.wait_for(starts(), SECONDS))
+        assert {message.partition(": [Errno 2]")[0] for message in caplog.messages} == {
+            "Scheduler: the object storage server cannot be started, will try again in 0.1 s"
+        }
     finally:
         server.end()
 

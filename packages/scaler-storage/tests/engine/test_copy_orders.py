@@ -169,6 +169,20 @@ def test_a_reader_is_served_by_the_host_and_by_the_copy_where_the_host_goes_away
     assert server.copies() == (0, 1)
 
 
+def test_a_reader_does_not_wait_for_a_silent_host_of_which_there_is_a_copy() -> None:
+    server = CopyingServer()
+    server.join(A)
+    copied(server, NAMES[0])
+    assert server.tell(CLIENT, GetObject(NAMES[0], 0, PART)) == [(A, FetchReplica(NAMES[0], SIZE, 1, 1))]
+    said = dict(server.later(FETCH_START_SECONDS))
+    part = said[CLIENT]
+    assert isinstance(part, ObjectPart) and bytes(part.parts.frame) == content_of(1)[:PART]
+    assert said[A] == DropReplicas((NAMES[0],), (SIZE,), (1,), (1,)), "as after any other read"
+    assert server.copies() == (0, 1) and server.read(NAMES[0]) == content_of(1)
+    server.put(A, NAMES[0], 1)  # it wakes up, and answers
+    assert server.read(NAMES[0]) == content_of(1) and server.copies() == (0, 1)
+
+
 def test_a_host_that_lost_the_file_or_gives_it_up_leaves_the_copy() -> None:
     server = CopyingServer()
     server.join(A)

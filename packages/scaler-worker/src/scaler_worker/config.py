@@ -26,6 +26,8 @@ from scaler_protocol.limits import QUEUE_SIZE, WORKER_NAME
 
 WORKERS_LIMIT: Final = 4096
 THREADS_LIMIT: Final = 1024
+WORKER_BYTES: Final = 32 * 1024 * 1024
+"""The least memory limit: a worker uses about 20 MiB before it has a task."""
 HAND_OVER_SECONDS: Final = 8.0
 """How long an agent may hand over the objects of its host, after draining."""
 
@@ -89,6 +91,11 @@ class ClusterConfig(ServiceOptions):
         if self.worker_names and len(self.worker_names) != self.num_of_workers:
             raise UsageError(
                 f"--worker-names: {len(self.worker_names)} names for {self.num_of_workers} workers; give one for each"
+            )
+        if 0 < self.memory_limit_per_worker < WORKER_BYTES:
+            raise UsageError(
+                f"--memory-limit-per-worker: {self.memory_limit_per_worker:,} bytes are less than a worker needs "
+                f"without a task; give at least {WORKER_BYTES >> 20} MiB, or 0 for no limit"
             )
         leaving = self.drain_timeout_seconds + HAND_OVER_SECONDS
         if 0 < self.time_limit_seconds <= leaving:

@@ -11,7 +11,7 @@ from typing import Final
 from scaler_io.security.keyring import OPERATOR_KEYS, Credentials
 from scaler_io.service.cli import Command
 from scaler_io.service.operator_link import OperatorLink
-from scaler_io.service.options import KEYS, Option, positive_seconds
+from scaler_io.service.options import KEYS, Option, path, positive_seconds
 from scaler_io.transport.own_keys import credentials_for
 from scaler_launch.whole_files import write_whole
 from scaler_protocol.addresses import Address
@@ -46,7 +46,7 @@ DUMP: Final = Command(
     options=(
         Option(("address", "scheduler_address"), "the scheduler", Address.parse_peer),
         *KEYS,
-        Option(("--output", "-o"), "a file to write; standard output", Path, default=None, metavar="FILE"),
+        Option(("--output", "-o"), "a file to write; standard output", path, default=None, metavar="FILE"),
         Option(("--timeout-seconds", "-t"), "how long to wait for an answer", positive_seconds, default=5.0),
     ),
     example="scaler dump tcp://127.0.0.1:2345 -o dump.json",

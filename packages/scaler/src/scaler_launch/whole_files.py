@@ -21,5 +21,7 @@ def write_whole(path: Path, data: bytes, *, replace: bool = True) -> None:
     try:
         part.write_bytes(data)
         os.replace(part, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None  # nobody knows the other name
     finally:
         part.unlink(missing_ok=True)

@@ -16,7 +16,7 @@ from typing import Final
 
 from scaler_io.objects.operations import Operation, Registration, Upload
 from scaler_io.objects.replicas import Replica, Replicas
-from scaler_protocol.errors import ObjectRefusedError, ScalerError
+from scaler_protocol.errors import ObjectRefusedError, ScalerError, StorageFullError
 from scaler_protocol.messages import Message
 from scaler_protocol.objects import Reference
 from scaler_protocol.plurals import counted
@@ -129,21 +129,26 @@ class ReplicaServer:
     def hand_over(self, run: Callable[[Upload], None]) -> int:
         """Upload all replicas, as this host is about to leave.
 
-        `run` blocks until an upload has ended, and raises its error. Returns how many were uploaded. Raises
-        ScalerError, or OSError if files cannot be read.
+        `run` blocks until an upload has ended, and raises its error. Returns how many were uploaded; logs a warning if
+        there was no room for others. Raises ScalerError, or OSError if files cannot be read.
         """
-        handed = 0
+        handed, left = 0, 0
         for _, replica in self._files.list():
             mapping = self._files.map(replica)
             if mapping is None:
                 continue
             try:
                 run(Upload(replica.reference, [memoryview(mapping)], replica.session, None, replica.version))
+            except StorageFullError:  # a smaller one may still fit
+                left += 1
+                continue
             except ObjectRefusedError as error:  # it is another host's by now, or nobody's
                 LOGGER.debug("object %s is not handed over: %s", replica.reference, error)
                 continue
             self._files.release(replica)
             handed += 1
+        if left:
+            LOGGER.warning("object storage is full: %s of this host cannot be handed over", counted(left, "object"))
         return handed
 
     def drop(self, event: DropReplicas) -> None:

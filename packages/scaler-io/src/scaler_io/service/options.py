@@ -203,6 +203,13 @@ def comma_list(text: str) -> tuple[str, ...]:
     return words
 
 
+def path(text: str) -> Path:
+    """Parse the path of a file or directory; raises ValueError for none."""
+    if not text.strip():
+        raise ValueError(f"{text!r} is no path")
+    return Path(text)
+
+
 def one_line(text: str) -> str:
     """Join the lines of a message; what cannot be printed is escaped."""
     return "; ".join(escaped(line.strip()) for line in text.splitlines() if line.strip())
@@ -219,14 +226,14 @@ STORAGE_OPTIONS: Final = (
     Option(
         ("--segment-directory", "-sgd"),
         "keep objects here, for programs on this host to map; in /dev/shm if left out, or on disk if that is small",
-        Path,
+        path,
         default=None,
         metavar="DIRECTORY",
     ),
     Option(
         ("--spill-directory", "-spd"),
         "move objects unused for long here when the memory is full; refuse new ones instead if left out",
-        Path,
+        path,
         default=None,
         metavar="DIRECTORY",
     ),

@@ -20,6 +20,8 @@ BALLAST_BYTES: Final = 16 * 1024 * 1024
 """Room on the disk that is reserved for records that must be written although the disk is full."""
 CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
 """Bytes written to the write-ahead log after which it is moved into the table; the ballast has room for that."""
+ROOM_BYTES: Final = 2 * CHECKPOINT_BYTES
+"""Room beside the ballast that a disk which was full must have."""
 VACUUM_PAGES: Final = 2048
 """Most free pages returned to the file system with a checkpoint."""
 _ROWS = 64
@@ -38,7 +40,7 @@ class JournalFile:
 
     def __init__(self, path: Path, sync: str) -> None:
         """`sync` is `normal` or `full`. Raises JournalError."""
-        self.path = path
+        self.path = path = path.resolve()  # as SQLite does for its log: all its files are side by side
         self.damaged = 0
         """Rows that were skipped, since their checksum is wrong."""
         self._ballast = path.with_name(f"{path.name}-ballast")
@@ -116,8 +118,15 @@ class JournalFile:
 
     def has_room(self) -> bool:
         """Whether the disk has room beside the ballast for more than what was written when it was full."""
-        disk = os.statvfs(self.path)
-        return disk.f_bavail * disk.f_frsize >= 2 * CHECKPOINT_BYTES
+        disk = os.fstatvfs(self._lock)
+        return disk.f_bavail * disk.f_frsize >= ROOM_BYTES
+
+    def is_in_place(self) -> bool:
+        """Whether the next scheduler would find this file: it was neither removed, nor replaced by another one."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._lock))
+        except OSError:
+            return False
 
     def drop_ballast(self) -> None:
         """Use the reserved room."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 
-from scaler_scheduler.journal.file import JournalFile
+from scaler_scheduler.journal.file import BALLAST_BYTES, ROOM_BYTES, JournalFile
 from scaler_scheduler.journal.records import Batch
 
 LOGGER = logging.getLogger("scaler")
@@ -55,6 +55,8 @@ class JournalWriter:
         for ticket, batch in self._batches():
             if self._write(batch):
                 self._committed(ticket)
+                if not self._file.is_in_place():
+                    self._say(self._gone)
             else:
                 self._failed = True
         self._file.close()
@@ -85,7 +87,7 @@ class JournalWriter:
                 self._file.write(batch)
             except Exception as error:  # without the thread nothing would leave the scheduler
                 is_new = not self._problem
-                self._say(_reason(error))
+                self._say(self._reason(error))
                 self._file.drop_ballast()
                 if not is_new:
                     if self._closing.is_set():
@@ -100,8 +102,10 @@ class JournalWriter:
         if self._problem:
             with contextlib.suppress(sqlite3.Error):
                 self._file.checkpoint()
-        if not self._file.take_ballast():
-            self._say("the journal's disk is full")
+        if not self._file.is_in_place():
+            self._say(self._gone)
+        elif not self._file.take_ballast():
+            self._say(self._full)
         elif self._file.has_room():
             self._say("")
 
@@ -110,8 +114,16 @@ class JournalWriter:
             self._problem = problem
             self._refused(problem)
 
+    def _reason(self, error: Exception) -> str:
+        if isinstance(error, sqlite3.OperationalError) and "full" in str(error):
+            return self._full
+        return f"the journal {self._file.path} cannot be written: {error}"
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, sqlite3.OperationalError) and "full" in str(error):
-        return "the journal's disk is full"
-    return f"the journal cannot be written: {error}"
+    @property
+    def _full(self) -> str:
+        needed = (BALLAST_BYTES + ROOM_BYTES) // 2**20
+        return f"the journal's disk is full: {needed} MiB must be free for {self._file.path}"
+
+    @property
+    def _gone(self) -> str:
+        return f"the journal {self._file.path} was removed or replaced: restart the scheduler, which makes a new one"

@@ -18,6 +18,7 @@ from scaler_io.service.options import (
     byte_count,
     http_address,
     one_of,
+    path,
     positive_seconds,
     seconds,
     whole_number,
@@ -178,7 +179,7 @@ JOURNAL_OPTIONS = (
     Option(
         ("--journal",),
         "record accepted work in this file, and continue from it at the start: on a local disk, for one scheduler",
-        Path,
+        path,
         default=None,
         metavar="FILE",
     ),

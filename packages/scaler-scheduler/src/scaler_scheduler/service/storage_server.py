@@ -50,12 +50,19 @@ class StorageServer:
             self._process.wait()
             reason = f"was killed: it did not listen for {START_SECONDS:g} s" if code is None else f"ended, code {code}"
             LOGGER.warning("Scheduler: the object storage server at %s %s; starting one again", self.address, reason)
+            self._process = None
         self._retry_at = time.monotonic() + RETRY_SECONDS
         command = [sys.executable, *words_of("scaler_storage"), str(self.address), "--parent-pid", str(os.getpid())]
-        # Ctrl-C in a terminal is for the scheduler: ours would be the server's second signal, and leave its files.
-        self._process = subprocess.Popen(
-            [*command, *_arguments(self._options)], stdin=subprocess.DEVNULL, start_new_session=True
-        )
+        try:
+            # Ctrl-C in a terminal is for the scheduler: ours would be the server's second signal, and leave its files.
+            self._process = subprocess.Popen(
+                [*command, *_arguments(self._options)], stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        except OSError as error:  # no memory, process or descriptor is left
+            LOGGER.error(
+                "Scheduler: the object storage server cannot be started, will try again in %g s: %s",
+                RETRY_SECONDS, error,
+            )  # fmt: skip
 
     async def keep(self) -> None:
         """Start the server whenever none is running, until cancelled; returns at once if the options name a server."""
@@ -75,7 +82,7 @@ class StorageServer:
                 self._retry_at = time.monotonic() + (0.0 if is_ours else WAIT_SECONDS)
             else:
                 self.start()
-                seconds = START_SECONDS
+                seconds = START_SECONDS if self._process is not None else RETRY_SECONDS
 
     async def _comes_up(self, seconds: float) -> bool:
         """Whether a server listens now or within `seconds`; False sooner if ours has ended."""

@@ -55,14 +55,21 @@ class RemoteObjects:
             self._state.refuse_readers(record)
 
     def retry_late(self) -> None:
-        """Request late objects from another replica server: the first may be dead before its link is lost."""
+        """Serve late objects from their copy, or request them from another replica server.
+
+        The first may be dead long before its link is lost.
+        """
         state = self._state
         while (due := self.due()) is not None and due <= state.now:
             name = next(iter(self._requested))
             del self._requested[name]
             record = state.objects.get(name)
             if record is not None and record.fetching_from:
-                if (record.fetching_from, name) in state.uploads or len(state.replica_servers[record.host]) == 1:
+                if (record.fetching_from, name) in state.uploads:
+                    self._requested[name] = state.now
+                elif state.use_copy(name, record) is not None:
+                    continue
+                elif len(state.replica_servers[record.host]) == 1:
                     self._requested[name] = state.now
                 else:
                     self.fetch(name, record)

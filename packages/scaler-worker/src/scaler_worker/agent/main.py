@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ from scaler_io.links.uplink import Uplink
 from scaler_io.objects.host_cache import UNUSED_SECONDS, HostCache
 from scaler_io.security.keyring import WORKER_KEYS, Credentials
 from scaler_io.service import event_loops
+from scaler_io.service.memory_limits import allowed_bytes
 from scaler_io.service.process import become_subreaper, ending
 from scaler_io.transport.in_process import AnyDialer, InProcessDialer, InProcessListener
 from scaler_io.transport.zeromq import Dialer
@@ -63,13 +65,7 @@ async def work(
     At the end it kills all children of this process, orphans of tasks included, except foreign ones. `tell_started` is
     called once: with an empty string when the first worker is ready, or with the reason why the agent ended before.
     """
-    LOGGER.info(
-        "ClusterProcess: starting %s, heartbeat_interval_seconds=%g, object_retention_seconds=%g",
-        counted(config.num_of_workers, "worker"),
-        config.heartbeat_interval_seconds,
-        config.object_retention_seconds,
-    )
-    descriptors.log_limit("ClusterProcess")
+    _say_start(config)
     host = socket.gethostname()
     name = f"{host}:{os.getpid()}"
     core = AgentCore(_agent_config(config, forking, name, host))
@@ -78,10 +74,12 @@ async def work(
     hello = _hello(config, name, host)
     uplink = Uplink(hello, loop.time(), timeout_seconds=config.death_timeout_seconds, in_process=in_process)
     credentials = config.credentials(WORKER_KEYS)
-    agent = Agent(core, _dialer(scheduler, uplink, credentials), forking, config.heartbeat_interval_seconds, is_foreign)
+    replicas = _host_replicas(forking, name, credentials)
+    dialer = _dialer(scheduler, uplink, credentials)
+    hand_over = partial(_hand_over, replicas, config.drain_timeout_seconds)
+    agent = Agent(core, dialer, forking, config.heartbeat_interval_seconds, is_foreign, hand_over)
     running = loop.create_task(agent.run())
     running.add_done_callback(lambda ended: stop.set())
-    replicas = _host_replicas(forking, name, credentials)
     maintaining = loop.create_task(_maintain(replicas, agent.connected))
     telling = loop.create_task(_tell_started(agent, tell_started))
     _take_sizes(agent, config.resize_fd, running)
@@ -92,7 +90,7 @@ async def work(
     await telling
     maintaining.cancel()
     code = await running
-    await _close(replicas, agent, config)
+    await asyncio.to_thread(replicas.close)
     if code and not in_process:
         # The log may go elsewhere; a worker manager reads this.
         print(f"scaler_cluster: {agent.failure}", file=sys.stderr, flush=True)
@@ -105,12 +103,25 @@ def _dialer(scheduler: Address | InProcessListener, uplink: Uplink, credentials:
     return Dialer(scheduler, uplink, credentials=credentials)
 
 
-async def _close(replicas: HostReplicas, agent: Agent, config: ClusterConfig) -> None:
-    """Close the replicas of this host; of one that drains, object storage gets them before."""
-    if agent.is_draining:
-        drained = min(agent.drain_deadline, time.monotonic() + config.drain_timeout_seconds)
-        await asyncio.to_thread(replicas.hand_over, drained + HAND_OVER_SECONDS)
-    await asyncio.to_thread(replicas.close)
+def _say_start(config: ClusterConfig) -> None:
+    LOGGER.info(
+        "ClusterProcess: starting %s, heartbeat_interval_seconds=%g, object_retention_seconds=%g",
+        counted(config.num_of_workers, "worker"),
+        config.heartbeat_interval_seconds,
+        config.object_retention_seconds,
+    )
+    descriptors.log_limit("ClusterProcess")
+    if config.memory_limit_per_worker > (allowed := allowed_bytes()):
+        LOGGER.warning(
+            "ClusterProcess: --memory-limit-per-worker is %s MiB, but all programs here may use %s MiB together: "
+            "no task reaches the limit before the memory is full",
+            f"{config.memory_limit_per_worker >> 20:,}", f"{allowed >> 20:,}",
+        )  # fmt: skip
+
+
+def _hand_over(replicas: HostReplicas, timeout_seconds: float, drained: float) -> None:
+    """Hand the replicas of this host over; `drained`: when draining had to end at the latest, maybe never."""
+    replicas.hand_over(min(drained, time.monotonic() + timeout_seconds) + HAND_OVER_SECONDS)
 
 
 def _agent_config(config: ClusterConfig, forking: Forking, name: str, host: str) -> AgentConfig:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from scaler_io.links.effects import Log, perform_each
@@ -29,6 +29,8 @@ from scaler_worker.agent.worker_writer import WorkerWriter
 from scaler_worker.forking.template_link import Forking
 
 LOGGER: Final = logging.getLogger("scaler")
+STAY_SECONDS: Final = 0.5
+"""How often an agent that hands over looks after its connection."""
 REAP_SECONDS: Final = 0.01
 """Between the end of a worker's pipe and the attempt to reap its process."""
 
@@ -37,12 +39,19 @@ class Agent:
     """Runs the workers of one host for one scheduler. Construct it inside the running loop."""
 
     def __init__(
-        self, core: AgentCore, dialer: AnyDialer, forking: Forking, heartbeat: float, is_foreign: Callable[[int], bool]
+        self,
+        core: AgentCore,
+        dialer: AnyDialer,
+        forking: Forking,
+        heartbeat: float,
+        is_foreign: Callable[[int], bool],
+        hand_over: Callable[[float], object],
     ) -> None:
+        """`hand_over` is called in a thread with the drain deadline when a host that drains has ended its workers."""
         self.started = StartReport()
         self.failure = ""
         """Why it has ended with an exit code other than 0, in one line."""
-        self._core, self._heartbeat, self._is_foreign = core, heartbeat, is_foreign
+        self._core, self._heartbeat, self._is_foreign, self._hand_over = core, heartbeat, is_foreign, hand_over
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._has_failed = False
@@ -75,16 +84,6 @@ class Agent:
         }
 
     @property
-    def is_draining(self) -> bool:
-        """Whether all workers were drained, so that nothing of this host is needed after it has ended."""
-        return self._core.is_draining
-
-    @property
-    def drain_deadline(self) -> float:
-        """When draining ends at the latest (as time.monotonic); infinity unless the agent drains as a whole."""
-        return self._core.drain_deadline
-
-    @property
     def connected(self) -> asyncio.Event:
         """Set with each connection to a scheduler."""
         return self._link.connected
@@ -98,7 +97,7 @@ class Agent:
             self._turns.now()
             return await self._ended
         finally:
-            self._end()
+            await self._end()
 
     def stop(self, code: int, *reasons: str) -> None:
         """End the agent with an exit code; the reasons are logged."""
@@ -127,10 +126,28 @@ class Agent:
         self._has_failed = True
         self.stop(1, "the agent failed")
 
-    def _end(self) -> None:
-        """Close the link and kill all processes; no Goodbye after a failure, which a run may have caused."""
-        self._link.close(time.monotonic(), "" if self._has_failed else "the agent stops")
-        self._supervisor.end(self._is_foreign)
+    async def _end(self) -> None:
+        """Kill all processes, hand over, and close the link; no Goodbye after a failure, which a run may have caused.
+
+        The Goodbye comes last: it says that nothing of this host is needed any more.
+        """
+        try:
+            self._link.flush(time.monotonic())
+            self._supervisor.end(self._is_foreign)
+            if self._core.is_draining:
+                await self._stay_while(asyncio.to_thread(self._hand_over, self._core.drain_deadline))
+        finally:
+            self._link.close(time.monotonic(), "" if self._has_failed else "the agent stops")
+
+    async def _stay_while(self, handing_over: Coroutine[Any, Any, object]) -> None:
+        """Keep the connection to the scheduler; what it still sends is not handled, and runs elsewhere later."""
+        done = asyncio.ensure_future(handing_over)
+        while not done.done():
+            now = time.monotonic()
+            self._link.receive(now)
+            self._link.flush(now)
+            await asyncio.wait({done}, timeout=STAY_SECONDS)
+        await done
 
     # --- turns ------------------------------------------------------------------------------------------------------
 
