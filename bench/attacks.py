@@ -1,8 +1,9 @@
 """What others notice of an attack: latencies of one client's calls, in turns without and with an attacker.
 
-`python bench/attacks.py --turns 5`. Attackers speak the links' protocol over bare sockets from another process, at the
-priority of everybody else. Printed for each attack: median and 99th percentile of single calls without and with it,
-their ratio, and the greatest growth of the memory of scheduler and object storage.
+`python bench/attacks.py --turns 3`. All use keys; the attackers are strangers, or clients with a key of their own. With
+`--insecure` nobody has keys. Attackers run in another process, at the priority of everybody else. Printed for each
+attack: median and 99th percentile of single calls without and with it, their ratio, and the greatest growth of the
+memory of scheduler and object storage.
 """
 
 from __future__ import annotations
@@ -19,10 +20,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
+import zmq
+
 from scaler import Client
-from scaler_protocol.handshake import ServiceKind
+from scaler_io.links.streams import HEADER, join
+from scaler_io.security.key_files import add_key, load_credentials, make_keys
+from scaler_io.security.keyring import CLIENT_KEYS, KeyRole
+from scaler_io.transport.curve import new_pair, use_credentials
+from scaler_protocol.addresses import Address
+from scaler_protocol.codec import encode
+from scaler_protocol.handshake import Hello, ServiceKind
 from scaler_protocol.ids import first_task, new_identity
-from scaler_protocol.messages import Group, Submit
+from scaler_protocol.messages import Group, Message, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import GetObject, PutObject
 from support.faults import Services
@@ -32,71 +41,106 @@ from support.processes import descendants
 from support.tasks import add
 
 FRAME = bytes(MEGABYTE)
-CALLS = 200
+PHASE_SECONDS = 5.0
 STARTED = 60.0
 
 
-def endless_message(port: int) -> None:
+class Peer:
+    """A client that was welcomed; it reads nothing unless the transport makes it."""
+
+    def __init__(self, port: int, keys: Path | None, greeting: Hello) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.set_hwm(4)
+        self._socket.linger = 0
+        self._socket.sndtimeo = self._socket.rcvtimeo = 20_000
+        self._socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        address = Address("127.0.0.1", port)
+        if keys is not None:
+            use_credentials(self._socket, load_credentials(keys, CLIENT_KEYS), address)
+        self._socket.connect(str(address))
+        self._sequence = 0
+        self._write(greeting, 0)
+        self._socket.recv()
+        self._socket.sndtimeo = 500
+
+    def send(self, message: Message) -> None:
+        """Send a numbered message; raises zmq.Again once the service has closed the connection."""
+        self._sequence += 1
+        self._write(message, self._sequence)
+
+    def _write(self, message: Message, number: int) -> None:
+        self._socket.send(join([HEADER.pack(number, 0), *encode(message)]))
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._context.destroy()
+
+
+def endless_message(port: int, keys: Path | None) -> None:
     """A stranger's message that does not end."""
     with Attacker(port) as attacker:
         while True:
             attacker.send_bytes(b"\x03" + len(FRAME).to_bytes(8, "big") + FRAME)
 
 
-def ignored_credit(port: int) -> None:
+def ignored_credit(port: int, keys: Path | None) -> None:
     """A client submits as fast as it can what nobody can run."""
     greeting = hello()
     nobody, calls = (
         Group(b"f" * 16, capability_names=("nobody",), capability_values=(1,)),
         Payloads([bytes(4096)] * 256),
     )
-    with Attacker(port, greeting) as attacker:
+    with Peer(port, keys, greeting) as attacker:
         first = first_task(greeting.session) + 1
         while True:
             attacker.send(Submit([nobody], range(first, first + 256), calls))
             first += 256
 
 
-def unread_answers(port: int) -> None:
+def unread_answers(port: int, keys: Path | None) -> None:
     """A client of object storage asks for bytes and reads none."""
     name = new_identity()
-    with Attacker(port + 1, hello(service=ServiceKind.STORAGE)) as attacker:
+    with Peer(port + 1, keys, hello(service=ServiceKind.STORAGE)) as attacker:
         for part in range(8):
             attacker.send(PutObject(name, 8 * MEGABYTE, Payloads([FRAME]), offset=part * MEGABYTE))
         while True:
             attacker.send(GetObject(name, 0, MEGABYTE, 1))
 
 
-def strangers(port: int) -> None:
+def strangers(port: int, keys: Path | None) -> None:
     """Connections that say nothing, 200 at a time."""
     with contextlib.ExitStack() as stack:
         for _ in range(200):
             stack.enter_context(Attacker(port))
 
 
-ATTACKS: tuple[Callable[[int], None], ...] = (endless_message, ignored_credit, unread_answers, strangers)
+Attack = Callable[[int, Path | None], None]
+ATTACKS: tuple[Attack, ...] = (endless_message, ignored_credit, unread_answers, strangers)
 
 
-def again_and_again(attack: Callable[[int], None], port: int) -> None:
+def again_and_again(attack: Attack, port: int, keys: Path | None) -> None:
     """Repeat an attack whenever the service has ended it."""
     while True:
-        with contextlib.suppress(OSError):
-            attack(port)
+        with contextlib.suppress(OSError, zmq.ZMQError):
+            attack(port, keys)
 
 
 def latencies(client: Client, growths: list[Growth]) -> list[float]:
-    """Seconds of single calls."""
+    """Seconds of single calls, one after the other, for PHASE_SECONDS."""
     taken = []
-    for number in range(CALLS):
-        began = time.perf_counter()
-        client.submit(add, number, 1).result(STARTED)
+    until = time.perf_counter() + PHASE_SECONDS
+    while (began := time.perf_counter()) < until:
+        client.submit(add, len(taken), 1).result(STARTED)
         taken.append(time.perf_counter() - began)
         for growth in growths:
             growth.look()
     return taken
 
 
-def measure(services: Services, client: Client, attack: Callable[[int], None], turns: int) -> None:
+def measure(services: Services, client: Client, attack: Attack, keys: Path | None, turns: int) -> None:
     """Take turns, and print the figures of one attack."""
     quiet, attacked = list[float](), list[float]()
     scheduler = services.scheduler.pid
@@ -104,7 +148,7 @@ def measure(services: Services, client: Client, attack: Callable[[int], None], t
     for _ in range(turns):
         quiet += latencies(client, [])
         attacker = multiprocessing.get_context("fork").Process(
-            target=again_and_again, args=(attack, services.port), daemon=True
+            target=again_and_again, args=(attack, services.port, keys), daemon=True
         )
         attacker.start()
         try:
@@ -124,15 +168,27 @@ def measure(services: Services, client: Client, attack: Callable[[int], None], t
 def main() -> None:
     """Run all attacks."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--turns", type=int, default=5)
-    turns: int = parser.parse_args().turns
-    with tempfile.TemporaryDirectory() as folder, Services(Path(folder), "--insecure") as services:
-        services.add_agent(1, "--insecure")
-        with Client(address=services.address, insecure=True, timeout_seconds=STARTED) as client:
-            assert len(client.submit(bytes, MEGABYTE).result(STARTED)) == MEGABYTE
-            latencies(client, [])
-            for attack in ATTACKS:
-                measure(services, client, attack, turns)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--insecure", action="store_true", help="use no keys")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        keys, attackers = Path(folder, "keys"), None
+        if arguments.insecure:
+            words = ["--insecure"]
+        else:
+            words = ["--keys", str(keys)]
+            make_keys(keys, new_pair)
+            attackers = add_key(keys, "attacker", KeyRole.CLIENT, new_pair)
+        with Services(Path(folder), *words) as services:
+            services.add_agent(1, *words)
+            own = None if arguments.insecure else keys
+            with Client(
+                address=services.address, keys=own, insecure=arguments.insecure, timeout_seconds=STARTED
+            ) as client:
+                assert len(client.submit(bytes, MEGABYTE).result(STARTED)) == MEGABYTE
+                latencies(client, [])
+                for attack in ATTACKS:
+                    measure(services, client, attack, attackers, arguments.turns)
 
 
 if __name__ == "__main__":

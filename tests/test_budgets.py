@@ -11,6 +11,7 @@ from scaler_io.links.admission import CLIENT_LINKS
 from scaler_io.links.hub import FAULTS_LIMIT, LEFT_LIMIT
 from scaler_io.links.link_record import UNREAD_LIMIT
 from scaler_io.links.streams import KEPT_LIMIT, KEPT_MOST, STUCK_SECONDS
+from scaler_io.links.suspensions import FIRST_SECONDS, FORGET_SECONDS, LONGEST_SECONDS
 from scaler_io.objects.multiplexer import WINDOW_BYTES
 from scaler_io.service.session_tokens import OWNERS_MOST
 from scaler_io.transport.connections import (
@@ -55,7 +56,12 @@ BUDGETS = {
     "calls, outside of graphs, of the clients of one client's key": [size(LEFT_LIMIT)],
     "what one Submit, Cancel": [f"{MESSAGE_IDS:,} tasks", f"{MESSAGE_GROUPS} groups", f"{DEFINED:,} functions"],
     "answers of object storage": [size(2 * WINDOW_BYTES), size(4 * WINDOW_BYTES), f"ask for {size(WINDOW_BYTES)}"],
-    "messages that are not allowed": [f"{FAULTS_LIMIT}"],
+    "messages that are not allowed": [
+        f"{FAULTS_LIMIT}",
+        f"wait {FIRST_SECONDS:g} s",
+        f"up to {LONGEST_SECONDS:g} s",
+        f"{FORGET_SECONDS:g} quiet seconds",
+    ],
     "subscriptions of a monitor": [f"{TOPICS} topics", f"{TOPIC_BYTES} bytes"],
     "objects in storage": [size(object_budgets.RECORD_BYTES), f"{object_budgets.LEAST_OBJECTS:,}"],
     "rows of workers": [f"{snapshot.WORKERS:,}", f"{snapshot._KEPT_WORKERS:,}", f"{snapshot._LEAST_SHARE}"],

@@ -22,6 +22,7 @@ from scaler_io.links.streams import (
     is_numbered,
     message_of,
 )
+from scaler_io.links.suspensions import Suspensions
 from scaler_io.security.keyring import ANYONE, KeyRole, Principal
 from scaler_protocol.errors import MalformedMessageError, ProtocolError
 from scaler_protocol.handshake import (
@@ -104,6 +105,7 @@ class Hub:
         self._watched: dict[LinkRecord, None] = {}
         """Peers that every tick examines: with a broken route, or with too many bytes waiting or unread."""
         self._ticked_at: float | None = None
+        self._suspensions = Suspensions()
 
     def receive(self, route: bytes, frames: list[bytes], now: float) -> tuple[bytes, HubEvent] | None:
         """Receive a message; returns the peer and the event for the core, if any.
@@ -179,7 +181,7 @@ class Hub:
         peer.faults += 1
         if peer.faults > FAULTS_LIMIT:
             self._cuts.append(route)
-            self._end_link(peer, f"{peer.faults} of its messages were not allowed")
+            self._break_off(peer, f"{peer.faults} of its messages were not allowed")
             self.is_tick_due = True
 
     def revoke(self, keys: Collection[bytes]) -> None:
@@ -309,11 +311,18 @@ class Hub:
         in_process = type(frames[1]) is not bytes
         fits = in_process or sum(map(len, frames)) <= HELLO_BYTES
         hello = self._decode_hello(route, frames, in_process) if fits else None
+        principal = self._principal(route)
+        suspended = self._suspensions.is_suspended(principal, now)
         if hello is None:
             self.refused_frames += 1
-            self._ask_hello(route, in_process)
+            if suspended:
+                self._cuts.append(route)
+            else:
+                self._ask_hello(route, in_process)
             return None
-        peer, principal = self._peers.get(hello.identity), self._principal(route)
+        peer = self._peers.get(hello.identity)
+        if peer is None and suspended:
+            return None  # the sender tries again when it gets no answer
         links = self._links[principal.key] if peer is None else 0
         if refusal := admit_principal(hello, principal, peer.principal if peer is not None else principal, links):
             self._answer(route, refusal, in_process)
@@ -408,8 +417,14 @@ class Hub:
             if is_numbered(frames[0]):
                 peer.fault = f"malformed message: {error}"
                 self._write(peer, Refused([peer.fault]))
-                self._end_link(peer, peer.fault)
+                self._break_off(peer, peer.fault)
             raise
+
+    def _break_off(self, peer: LinkRecord, fault: str) -> None:
+        """End the link of a peer that broke the protocol; further connections of its key must wait."""
+        seconds = self._suspensions.suspend(peer.principal, peer.heard_at)
+        waits = f"; new connections of the key {peer.principal.name} wait for {seconds:g} s" if seconds else ""
+        self._end_link(peer, fault + waits)
 
     def _end_link(self, peer: LinkRecord, fault: str) -> None:
         """Receive nothing more of the peer; the next tick reports it as lost for this reason."""
