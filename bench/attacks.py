@@ -130,7 +130,7 @@ def again_and_again(attack: Attack, port: int, keys: Path | None) -> None:
 
 def latencies(client: Client, growths: list[Growth]) -> list[float]:
     """Seconds of single calls, one after the other, for PHASE_SECONDS."""
-    taken = []
+    taken: list[float] = []
     until = time.perf_counter() + PHASE_SECONDS
     while (began := time.perf_counter()) < until:
         client.submit(add, len(taken), 1).result(STARTED)
