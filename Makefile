@@ -69,9 +69,10 @@ chaos: $(VENV_STAMP) ## 200 clusters in which everything fails at random while 2
 pins: $(VENV_STAMP) ## take the newest third-party versions into pyproject.toml
 	$(RUN)/python tools/pins.py $(UV)
 
-api: $(VENV_STAMP) ## write docs/api.md from the docstrings, docs/options.md from the command lines
+api: $(VENV_STAMP) ## write docs/api.md, docs/options.md and the conformance vectors from the code
 	$(RUN)/python tools/api.py
 	$(RUN)/python tools/options.py
+	$(RUN)/python tools/conformance.py
 
 docs: $(VENV_STAMP) ## the documentation as a site, from site/index.html on (Python 3.11 or newer)
 	$(RUN)/python -m sphinx --quiet --fresh-env --nitpicky --fail-on-warning --keep-going --conf-dir docs . site

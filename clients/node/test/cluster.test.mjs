@@ -1,0 +1,80 @@
+// Calls on a real cluster, whose scheduler is at SCALER_ADDRESS, and whose keys are in SCALER_KEYS.
+
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+
+import { CancelledError, Client, RemoteError, ScalerError } from "../dist/index.js";
+
+const { SCALER_ADDRESS: address, SCALER_KEYS: keys } = process.env;
+
+let client;
+before(async () => {
+  client = await Client.connect(address, { name: "tests of the Node client", keys });
+});
+after(() => client.close());
+
+test("a result", async () => {
+  assert.equal(await client.submit("math:sqrt", [16]), 4);
+  assert.deepEqual(await client.submit("builtins:sorted", [[3, 1, 2]], { kwargs: { reverse: true } }), [3, 2, 1]);
+});
+
+test("an exception has type, text and traceback", async () => {
+  await assert.rejects(client.submit("support.tasks:explode", ["no"]), (error) => {
+    assert.ok(error instanceof RemoteError);
+    assert.equal(error.name, "ValueError");
+    assert.equal(error.message, "no");
+    assert.match(error.traceback, /^Traceback[^]*in explode/);
+    return true;
+  });
+});
+
+test("an error of the engine has its name", async () => {
+  await assert.rejects(client.submit("no_such_module:function"), (error) => {
+    assert.ok(error instanceof ScalerError);
+    assert.equal(error.name, "DeserializeError");
+    assert.match(error.message, /no_such_module/);
+    return true;
+  });
+});
+
+test("options: a timeout, capabilities that nobody has, priority and retries", async () => {
+  await assert.rejects(client.submit("time:sleep", [60], { timeoutSeconds: 0.2 }), { name: "TaskTimeoutError" });
+  const waiting = client.submit("math:sqrt", [4], { capabilities: { unobtainable: 1 } });
+  assert.equal(await client.submit("math:sqrt", [4], { priority: 5, retries: 2 }), 2);
+  waiting.cancel();
+  await assert.rejects(waiting, CancelledError);
+});
+
+test("a running call is cancelled", async () => {
+  const sleeping = client.submit("time:sleep", [60]);
+  await client.submit("math:sqrt", [4]);
+  sleeping.cancel();
+  await assert.rejects(sleeping, CancelledError);
+});
+
+test("long arguments and results travel through object storage", async () => {
+  assert.equal(await client.submit("builtins:len", ["x".repeat(3_000_000)]), 3_000_000);
+  const long = await client.submit("operator:mul", ["ab", 1_500_000]);
+  assert.equal(long, "ab".repeat(1_500_000));
+});
+
+test("a map of 100,000 calls", async () => {
+  const results = await client.map("builtins:abs", Array.from({ length: 100_000 }, (_, index) => -index));
+  assert.equal(results.length, 100_000);
+  assert.ok(results.every((value, index) => value === index));
+});
+
+test("the first failure of a map is thrown, and the client goes on", async () => {
+  await assert.rejects(client.map("math:sqrt", [1, -1, 4]), { name: "ValueError" });
+  assert.deepEqual(await client.map("math:sqrt", [1, 4]), [1, 2]);
+  assert.deepEqual(await client.map("math:sqrt", []), []);
+});
+
+test("who gives a wrong name or a wrong address is told", async () => {
+  assert.throws(() => client.submit("sqrt"), /module:qualname/);
+  const storage = address.replace(/\d+$/, (port) => Number(port) + 1);
+  await assert.rejects(Client.connect(storage, { keys }), /give that of the scheduler/);
+  await assert.rejects(Client.connect(address, { timeoutMs: 300 }), /it may demand keys/);
+  await assert.rejects(Client.connect(address, { keys: "/nowhere" }), /client.key/);
+  await assert.rejects(Client.connect("tcp://127.0.0.1:9", { timeoutMs: 300 }), { name: "SchedulerLostError" });
+});

@@ -1,0 +1,63 @@
+"""The client for Node: its codec on the conformance vectors, and its calls on real clusters, broken meanwhile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from scaler_io.security.key_files import make_keys
+from scaler_io.transport.curve import new_pair
+from support.documents import ROOT
+from support.faults import Services, template_of
+from support.processes import children
+from support.waiting import wait_until
+
+CLIENT = ROOT / "clients" / "node"
+NODE, NPM = shutil.which("node"), shutil.which("npm")
+SECONDS = 100.0
+
+pytestmark = pytest.mark.skipif(NODE is None or NPM is None, reason="there is no Node here: install node and npm")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built() -> None:
+    """The client, compiled, with the packages that it needs."""
+    npm = [str(NPM), "--prefix", str(CLIENT)]
+    found = subprocess.run([*npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], capture_output=True, text=True)
+    if found.returncode:
+        pytest.skip(f"npm cannot install what the client needs: {found.stderr.strip()[-500:]}")
+    subprocess.run([*npm, "run", "build"], check=True, capture_output=True, text=True)
+
+
+def test_its_codec_and_its_calls(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    make_keys(keys, new_pair)
+    with Services(tmp_path, "--keys", str(keys)) as services:
+        services.add_agent(2, "--keys", str(keys))
+        environment = {**os.environ, "SCALER_ADDRESS": services.address, "SCALER_KEYS": str(keys)}
+        words = [str(NODE), "--test", "--test-reporter=spec", *map(str, sorted(CLIENT.glob("test/*.test.mjs")))]
+        ran = subprocess.run(words, cwd=CLIENT, env=environment, capture_output=True, text=True, timeout=SECONDS)
+        assert ran.returncode == 0, ran.stdout[-8000:]
+
+
+def test_a_map_goes_on_while_workers_and_the_scheduler_are_killed(tmp_path: Path) -> None:
+    with Services(tmp_path, "--insecure") as services:
+        agent = services.add_agent(2, "--insecure")
+        words = [str(NODE), "test/long_map.mjs", services.address, "300"]
+        with subprocess.Popen(words, cwd=CLIENT, stdout=subprocess.PIPE, text=True) as caller:
+            assert caller.stdout is not None
+            assert caller.stdout.readline() == "results come in\n"
+            template = template_of(agent.pid)
+            killed = children(template)
+            for worker in killed:
+                os.kill(worker, signal.SIGKILL)
+            wait_until(lambda: not {*killed} & {*children(template)}, "killed workers are replaced")
+            services.scheduler.kill()
+            services.start_scheduler()
+            assert caller.stdout.read() == "300 right\n"
+        assert caller.returncode == 0
