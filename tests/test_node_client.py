@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 
@@ -13,9 +12,8 @@ import pytest
 from scaler_io.security.key_files import make_keys
 from scaler_io.transport.curve import new_pair
 from support.documents import ROOT
-from support.faults import Services, template_of
-from support.processes import children
-from support.waiting import wait_until
+from support.faults import Services
+from support.foreign_clients import CALLS, map_through_faults
 
 CLIENT = ROOT / "clients" / "node"
 NODE, NPM = shutil.which("node"), shutil.which("npm")
@@ -46,18 +44,4 @@ def test_its_codec_and_its_calls(tmp_path: Path) -> None:
 
 
 def test_a_map_goes_on_while_workers_and_the_scheduler_are_killed(tmp_path: Path) -> None:
-    with Services(tmp_path, "--insecure") as services:
-        agent = services.add_agent(2, "--insecure")
-        words = [str(NODE), "test/long_map.mjs", services.address, "300"]
-        with subprocess.Popen(words, cwd=CLIENT, stdout=subprocess.PIPE, text=True) as caller:
-            assert caller.stdout is not None
-            assert caller.stdout.readline() == "results come in\n"
-            template = template_of(agent.pid)
-            killed = children(template)
-            for worker in killed:
-                os.kill(worker, signal.SIGKILL)
-            wait_until(lambda: not {*killed} & {*children(template)}, "killed workers are replaced")
-            services.scheduler.kill()
-            services.start_scheduler()
-            assert caller.stdout.read() == "300 right\n"
-        assert caller.returncode == 0
+    map_through_faults(tmp_path, [str(NODE), str(CLIENT / "test" / "long_map.mjs"), "ADDRESS", str(CALLS)])

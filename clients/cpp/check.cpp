@@ -1,0 +1,92 @@
+// Checks the client on a real cluster: `check ADDRESS [KEYS]`, or `check ADDRESS KEYS CALLS` for a long map whose
+// cluster is broken meanwhile. Prints what it saw; the exit code is 1 if something was wrong.
+
+#include <iostream>
+
+#include "scaler.hpp"
+
+namespace {
+
+int wrong = 0;
+
+void expect(bool right, const std::string& what) {
+    std::cout << (right ? "right: " : "WRONG: ") << what << std::endl;
+    wrong += !right;
+}
+
+template <typename Function>
+void expect_error(const std::string& name, const std::string& part, Function function) {
+    try {
+        function();
+        expect(false, name + " expected, and nothing was thrown");
+    } catch (const scaler::Error& error) {
+        const bool right = error.name == name && std::string(error.what()).find(part) != std::string::npos;
+        expect(right, error.name + ": " + error.what());
+    }
+}
+
+int long_map(scaler::Client& client, int calls) {
+    std::vector<scaler::Call> started;
+    for (int item = 0; item < calls; ++item) {
+        const auto text = std::to_string(item);
+        started.push_back(client.submit("support.tasks:pause_and_add", '[' + text + ',' + text + ']'));
+    }
+    started.at(10).result.wait();
+    std::cout << "results come in" << std::endl;
+    int right = 0;
+    for (int item = 0; item < calls; ++item) right += started[item].result.get() == std::to_string(2 * item);
+    std::cout << right << " right" << std::endl;
+    return right != calls;
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+    const std::string address = words[1];
+    scaler::Options options;
+    options.name = "check of the C++ client";
+    if (count > 2) options.keys = words[2];
+    scaler::Client client(address, options);
+    if (count > 3) return long_map(client, std::stoi(words[3]));
+
+    expect(client.submit("math:sqrt", "[16]").result.get() == "4.0", "a result");
+    expect(client.submit("builtins:sorted", R"({"args": [[3, 1, 2]], "kwargs": {"reverse": true}})").result.get() == "[3, 2, 1]", "keywords");
+    expect_error("ValueError", "no", [&] { client.submit("support.tasks:explode", R"(["no"])").result.get(); });
+    try {
+        client.submit("support.tasks:explode", R"(["no"])").result.get();
+    } catch (const scaler::Error& error) {
+        expect(error.traceback.find("in explode") != std::string::npos, "a traceback");
+    }
+    expect_error("DeserializeError", "no_such_module", [&] { client.submit("no_such_module:f", "[]").result.get(); });
+    expect_error("TypeError", "module:qualname", [&] { client.submit("sqrt", "[]"); });
+
+    scaler::CallOptions nobody, brief;
+    nobody.capabilities["unobtainable"] = 1;
+    brief.timeout_seconds = 0.2;
+    expect_error("TaskTimeoutError", "", [&] { client.submit("time:sleep", "[60]", brief).result.get(); });
+    for (const auto& call : {client.submit("math:sqrt", "[4]", nobody), client.submit("time:sleep", "[60]")}) {
+        client.submit("math:sqrt", "[4]").result.wait();
+        client.cancel(call);
+        expect_error("CancelledError", "", [&] { call.result.get(); });
+    }
+
+    const std::string longest(3'000'000, 'x');
+    expect(client.submit("builtins:len", "[\"" + longest + "\"]").result.get() == "3000000", "a long argument");
+    expect(client.submit("operator:mul", R"(["ab", 1500000])").result.get().size() == 3'000'002, "a long result");
+
+    std::vector<std::string> items;
+    for (int item = 0; item < 100'000; ++item) items.push_back(std::to_string(-item));
+    const auto results = client.map("builtins:abs", items);
+    size_t right = 0;
+    for (size_t item = 0; item < items.size(); ++item) right += results[item] == std::to_string(item);
+    expect(right == items.size(), "a map of 100,000 calls");
+    expect_error("ValueError", "math domain error", [&] { client.map("math:sqrt", {"1", "-1", "4"}); });
+
+    scaler::Options without;
+    without.timeout = std::chrono::milliseconds(500);
+    if (count > 2) expect_error("SchedulerLostError", "it may demand keys", [&] { scaler::Client(address, without); });
+    const auto colon = address.rfind(':');
+    const auto storage = address.substr(0, colon + 1) + std::to_string(std::stoi(address.substr(colon + 1)) + 1);
+    expect_error("HandshakeRefusedError", "give that of the scheduler", [&] { scaler::Client(storage, options); });
+    return wrong != 0;
+}
