@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from support.far import MIB, SCHEDULER, Far
+from support.far import MIB, Far
 from support.gates import SECONDS
 from support.networks import two_hosts
-from support.processes import PROGRAMS, descendants
+from support.processes import descendants
 from support.waiting import wait_until
 
 Place = Callable[..., Far]
@@ -138,12 +138,9 @@ def test_a_host_that_drains_hands_its_objects_over(place: Place) -> None:
     )
     far.hear(client, "stored")
     assert sum(far.far.memory.values()) > 5 * MIB, "the objects are on the host that made them"
-    far.wire.rate = 4.0 * MIB  # so that it takes more than a second
-    drained = far.near.run(str(PROGRAMS / "scaler"), "drain", SCHEDULER, "--insecure", "--host", "10-77-0-2")
-    cluster.send_signal(signal.SIGKILL)  # the command says that nothing of the host is needed any more
-    assert drained.returncode == 0 and "has left" in drained.stdout, drained
+    cluster.terminate()
+    assert cluster.wait(SECONDS) == 0
     assert "handed 2 objects over to object storage" in far.said("cluster")
-    cluster.wait()
     far.let_go(client)
     ends_well(client, far)
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scaler_launch.results import LONGEST, as_line, rows, session_name
+from scaler_io.service.options import UsageError
+from scaler_launch import results
+from scaler_launch.results import LONGEST, as_line, rows, session_name, show
+from scaler_protocol.addresses import Address
 from scaler_protocol.errors import WorkerDiedError, describe
+from scaler_protocol.ids import session_key
 from scaler_protocol.messages import Encoding, Status
 from scaler_protocol.objects import Reference
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.sessions import TaskList
+from scaler_protocol.sessions import ListTasks, TaskList
 
 
 class Evil:
@@ -71,3 +76,27 @@ def test_a_line_is_short_and_printable() -> None:
 def test_a_session_has_a_name() -> None:
     with pytest.raises(ValueError, match="not the name of a session"):
         session_name(" ")
+
+
+@pytest.mark.parametrize("content", [b"hush", b"hush\n", b"hush\r\n"])
+def test_a_session_is_proved_by_the_secret_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    asked: list[ListTasks] = []
+
+    def fetch(address: Address, credentials: object, question: ListTasks, seconds: float) -> list[TaskList]:
+        asked.append(question)
+        return []
+
+    monkeypatch.setattr(results, "fetch", fetch)
+    file = tmp_path / "secret"
+    file.write_bytes(content)
+    words = ["tcp://127.0.0.1:1", "nightly", "--insecure", "--session-secret-file", str(file)]
+    assert show(words) == 0
+    assert [question.key for question in asked] == [session_key("nightly", b"hush")]
+    file.write_bytes(b"\n")
+    with pytest.raises(UsageError, match=f"--session-secret-file: {file} is empty"):
+        show(words)
+    file.unlink()
+    with pytest.raises(UsageError, match=f"--session-secret-file: {file}: No such file"):
+        show(words)

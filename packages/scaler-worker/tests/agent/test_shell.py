@@ -41,7 +41,8 @@ from scaler_protocol.messages import (
     Withdraw,
 )
 from scaler_protocol.payloads import Payloads
-from support.faults import template_of
+from support.faults import TESTS, template_of
+from support.gates import SECONDS, Arrival, Gate
 from support.processes import Watched
 from support.waiting import wait_text
 
@@ -349,6 +350,26 @@ def test_processes_of_a_task_end_with_it_in_whatever_sessions(scheduler: Any, cl
         scheduler.say(Withdraw([scheduler.runs[task]]))
         scheduler.until(lambda: task in scheduler.done)
         assert watched.wait_gone(5) == []
+
+
+def test_a_host_that_drains_leaves_when_it_has_handed_over(scheduler: Any, cluster: Start) -> None:
+    with Gate() as gate:
+        program = (str(Path(__file__).with_name("waiting_agent.py")), str(gate.port))
+        agent = cluster("-n", "1", program=program, environment={"PYTHONPATH": str(TESTS)})
+        arrivals: list[Arrival] = []
+
+        def arrived() -> bool:
+            arrivals.extend(gate.arrived())
+            return bool(arrivals)
+
+        agent.process.terminate()
+        scheduler.until(arrived)
+        scheduler.pump()
+        assert scheduler.lost is None, "the scheduler would say that nothing of the host is needed any more"
+        [arrival] = arrivals
+        arrival.let_go()
+        scheduler.until(lambda: scheduler.lost)
+        assert agent.process.wait(SECONDS) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])

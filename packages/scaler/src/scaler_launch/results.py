@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 from scaler_io.security.keyring import READER_KEYS, Credentials, KeyRole
 from scaler_io.service.cli import Command
 from scaler_io.service.operator_link import OperatorLink
-from scaler_io.service.options import KEYS, Option, positive_seconds
+from scaler_io.service.options import KEYS, Option, UsageError, path, positive_seconds
 from scaler_io.transport.own_keys import credentials_for
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ScalerError, restore
@@ -51,6 +51,7 @@ class ResultsOptions:
     json: bool
     drop: bool
     timeout_seconds: float
+    session_secret_file: Path | None = None
     keys: Path | None = None
     insecure: bool = False
 
@@ -73,6 +74,13 @@ RESULTS: Final = Command(
         *KEYS,
         Option(("--json", "-j"), "as JSON, a line for each task", default=False, flag=True),
         Option(("--drop",), "cancel all its tasks and drop all its results", default=False, flag=True),
+        Option(
+            ("--session-secret-file",),
+            "a file with the session_secret, if the session was given one; a line break at its end does not count",
+            path,
+            default=None,
+            metavar="FILE",
+        ),
         Option(("--timeout-seconds", "-t"), "how long to wait for an answer", positive_seconds, default=10.0),
     ),
     example="scaler results tcp://127.0.0.1:2345 nightly-run",
@@ -86,7 +94,7 @@ def show(words: Sequence[str]) -> int:
     """
     options = RESULTS.read(words)
     credentials = credentials_for(options.address, options.keys, options.insecure, READER_KEYS)
-    key = session_key(options.session, _secret(credentials))
+    key = session_key(options.session, secret_in(options.session_secret_file) or _secret(credentials))
     question = EndSession(1, options.session, key) if options.drop else ListTasks(1, options.session, key, results=True)
     pieces = fetch(options.address, credentials, question, options.timeout_seconds)
     if options.drop:
@@ -99,6 +107,17 @@ def show(words: Sequence[str]) -> int:
         ended = sum(row["state"] not in _STATES for row in tasks)
         print(f"{counted(len(tasks), 'task')}, {ended:,} ended", file=sys.stderr)
     return 0
+
+
+def secret_in(file: Path | None) -> bytes:
+    """The secret of a session from its file, nothing without a file; raises UsageError."""
+    try:
+        secret = file.read_bytes().removesuffix(b"\n").removesuffix(b"\r") if file is not None else b""
+    except OSError as error:
+        raise UsageError(f"--session-secret-file: {file}: {error.strerror}") from None
+    if file is not None and not secret:
+        raise UsageError(f"--session-secret-file: {file} is empty")
+    return secret
 
 
 def _secret(credentials: Credentials | None) -> bytes:
