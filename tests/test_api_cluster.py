@@ -111,7 +111,28 @@ def test_an_orderly_end_is_no_reason_to_warn(tmp_path: Path) -> None:
     assert log.read_text("utf-8") == ""
 
 
-def test_a_scheduler_that_comes_back_gets_everything_back(gate: Gate) -> None:
+def test_the_end_of_a_cluster_ends_the_futures_of_its_clients_at_once(tmp_path: Path) -> None:
+    logs = (str(tmp_path / "log"),)
+    with (
+        SchedulerClusterCombo(n_workers=0, logging_paths=logs) as combo,
+        Client(address=combo.get_address(), timeout_seconds=1000) as client,
+    ):
+        waiting = client.submit(square, 1)
+        combo.shutdown()
+        with pytest.raises(errors.SchedulerLostError, match=r"the cluster at tcp://.* has ended: its process was"):
+            waiting.result(SECONDS)
+        assert isinstance(client.submit(square, 2).exception(SECONDS), errors.SchedulerLostError)
+    with SchedulerClusterCombo(n_workers=0, protected=False, logging_paths=logs) as combo:
+        address = combo.get_address()
+        with Client(address=address, timeout_seconds=1000) as client, Client(address=address) as other:
+            waiting = client.submit(square, 1)
+            other.shutdown()
+            with pytest.raises(errors.SchedulerLostError, match="has ended: a client has shut it down"):
+                waiting.result(SECONDS)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_scheduler_that_comes_back_gets_everything_back(gate: Gate, number: signal.Signals) -> None:
     def hold(port: int) -> str:
         import os
         import socket
@@ -133,7 +154,7 @@ def test_a_scheduler_that_comes_back_gets_everything_back(gate: Gate) -> None:
         future = client.submit(hold, gate.port)
         behind = [client.submit(abs, -number) for number in range(5)]
         arrival = gate.arrive()
-        first.end(signal.SIGKILL)
+        first.end(number)
         with Terminal(*command) as second:
             second.read_until("monitor address")
             arrival.let_go()

@@ -328,12 +328,23 @@ def test_a_new_scheduler_is_asked_for_the_workers_again(core: ClientCore) -> Non
     assert isinstance(listed, WorkersListed) and isinstance(listed.answer, SchedulerLostError)
 
 
+def test_the_end_of_the_cluster_ends_pending_and_later_calls(core: ClientCore) -> None:
+    core.handle(CallsSubmitted([PlannedCall(1, GROUP)]), 0.0)
+    core.settle(0.0)
+    core.handle(Goodbye("told to"), 0.0)
+    connected, deliver = core.settle(0.0)
+    assert isinstance(connected, Connected) and "has ended: told to" in str(connected.error)
+    assert isinstance(deliver, Deliver) and list(deliver.statuses) == [Status.FAILED]
+    core.handle(CallsSubmitted([PlannedCall(2, GROUP)]), 0.0)
+    (deliver,) = core.settle(0.0)
+    assert isinstance(deliver, Deliver) and list(deliver.statuses) == [Status.FAILED]
+
+
 def test_shutdown_output_and_the_rest(core: ClientCore) -> None:
     core.handle(ShutdownRequested(), 0.0)
     assert sent(core) == [Shutdown()]
     core.handle(ShutdownAnswer(False, "protected"), 0.0)
     core.handle(Output([1, 1], [1, 2], Payloads([b"out", b"err"])), 0.0)
-    core.handle(Goodbye("over"), 0.0)
     core.handle(Heartbeat(1), 0.0)  # nothing a core is told
     assert core.settle(0.0) == [AnswerShutdown(False, "protected"), Print([(1, b"out"), (2, b"err")])]
     core.handle(CallsSubmitted([PlannedCall(1, GROUP)]), 0.0)

@@ -14,7 +14,7 @@ from scaler_io.links.effects import Stop
 from scaler_io.links.events import PeerJoined, PeerLost, SendFailed
 from scaler_protocol import messages
 from scaler_protocol.errors import NoWorkerError, ProtocolError, WorkerDiedError, describe, restore
-from scaler_protocol.handshake import Hello, Refused, Role, Welcome
+from scaler_protocol.handshake import Goodbye, Hello, Refused, Role, Welcome
 from scaler_protocol.ids import function_id, session_of
 from scaler_protocol.messages import Group, Status, Submit
 from scaler_protocol.operations import Resized
@@ -549,6 +549,17 @@ def test_an_unprotected_scheduler_ends_with_its_agents(driver: SchedulerDriver) 
     driver.feed(client, messages.Shutdown())
     assert driver.take(client, messages.ShutdownAnswer)[0].accepted and driver.take(agent, messages.Shutdown)
     assert isinstance(driver.others[0], Stop)
+
+
+def test_the_end_of_a_cluster_is_told_to_all_clients_but_the_one_that_asked(driver: SchedulerDriver) -> None:
+    driver.config = SchedulerConfig(protected=False)
+    driver.__post_init__()
+    asks, waits, agent = driver.client(b"asks"), driver.client(b"waits"), driver.agent()
+    driver.feed(asks, messages.Shutdown())
+    driver.core.end("shut down")
+    driver.settle()
+    assert driver.take(waits, Goodbye) == [Goodbye("shut down")]
+    assert not driver.take(asks, Goodbye) and not driver.take(agent, Goodbye)
 
 
 def test_after_a_restart_running_and_finished_work_is_not_repeated(driver: SchedulerDriver) -> None:

@@ -111,7 +111,7 @@ async def _serve(
         if waits:
             _tell(ready_fd, f"{FAILED}\n{failure}" if failure else f"{options.address}\n")
 
-    with SchedulerService(options, listener, storage).serving(stop.set):
+    with SchedulerService(options, listener, storage, ends_cluster=True).serving(stop.set):
         if workers is None:
             await stop.wait()
             return 0

@@ -148,7 +148,7 @@ class ClientCore:
             LinkDown: self._link.broken,
             LinkLost: self._link_lost,
             LinkRefused: self._link_refused,
-            Goodbye: self._link.ended,
+            Goodbye: self._cluster_ended,
             Done: self._done,
             NeedFunctions: self._need_functions,
             NeedInputs: self._need_inputs,
@@ -406,6 +406,9 @@ class ClientCore:
 
     def _link_lost(self, event: LinkLost, now: float) -> None:
         self._out.append(Connected(self._link.lost(event)))
+
+    def _cluster_ended(self, event: Goodbye, now: float) -> None:
+        self._out.append(Connected(self._link.ended(event)))
 
     def _link_refused(self, event: LinkRefused, now: float) -> None:
         self._out.append(Connected(self._link.refused(event)))

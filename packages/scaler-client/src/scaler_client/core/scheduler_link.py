@@ -33,9 +33,10 @@ class SchedulerLink:
         """The connection is broken; attempts to connect again go on."""
         self.up, self._down_reason = False, event.reason
 
-    def ended(self, event: Goodbye, now: float) -> None:
-        """The scheduler closes the connection."""
-        self._down_reason = event.reason or "it has ended"
+    def ended(self, event: Goodbye) -> ScalerError:
+        """The cluster has ended for good; returns the error of all calls."""
+        why = f": {event.reason}" if event.reason else ""
+        return self._fail(SchedulerLostError(f"the cluster at {self._address} has ended{why}"))
 
     def lost(self, event: LinkLost) -> ScalerError:
         """No connection for longer than the timeout; returns the error of all calls."""

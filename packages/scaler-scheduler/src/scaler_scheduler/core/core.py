@@ -31,7 +31,7 @@ from scaler_io.links.link_record import LinkFigures
 from scaler_protocol import messages
 from scaler_protocol.capacity import ListWorkers, ManagerStatus
 from scaler_protocol.errors import ProtocolError, SubmitRefusedError
-from scaler_protocol.handshake import Hello, Refused, Role, Welcome
+from scaler_protocol.handshake import Goodbye, Hello, Refused, Role, Welcome
 from scaler_protocol.ids import session_of
 from scaler_protocol.monitoring import EventKind, MonitorHistory, MonitorStatus, TaskEvents
 from scaler_protocol.operations import AskWhy, Drain, Dump, Reasons, Resized
@@ -115,6 +115,8 @@ class SchedulerCore:
         workers together.
         """
         self._config = config
+        self._shut_down_by = b""
+        """The client that has asked for the end."""
         self.state = SchedulerState(incarnation, config)
         self._recovery = Recovery(self.state)
         self._completion = Completion(self.state, self._recovery)
@@ -327,10 +329,17 @@ class SchedulerCore:
         if self._config.protected:
             self.state.send(peer, messages.ShutdownAnswer(False, "Scheduler is in protected mode. Can't shutdown"))
             return
+        self._shut_down_by = peer
         self.state.send(peer, messages.ShutdownAnswer(True))
         for agent in self.state.agents:
             self.state.send(agent, messages.Shutdown())
         self.state.out.append(Stop("a client asked for it"))
+
+    def end(self, reason: str) -> None:
+        """The cluster ends: tell all clients, whose calls fail then, but the one that has asked for it."""
+        for client in self._peers.clients:
+            if client != self._shut_down_by:
+                self.state.send(client, Goodbye(reason))
 
     # --- tasks ------------------------------------------------------------------------------------------------------
 

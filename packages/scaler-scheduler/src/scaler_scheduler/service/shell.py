@@ -40,10 +40,17 @@ LOGGER = logging.getLogger("scaler")
 
 
 class SchedulerService:
-    """One running scheduler. It closes `listener`, and keeps `storage` running until it ends."""
+    """One running scheduler. It closes `listener`, and keeps `storage` running until it ends.
 
-    def __init__(self, options: SchedulerOptions, listener: Listener, storage: StorageServer) -> None:
+    Its clients wait for it to come back, unless this is the end of the cluster: because a client has asked for it, or
+    whenever it ends with `ends_cluster`. A scheduler with a journal always comes back.
+    """
+
+    def __init__(
+        self, options: SchedulerOptions, listener: Listener, storage: StorageServer, *, ends_cluster: bool = False
+    ) -> None:
         self._options = options
+        self._ends_cluster = "its process was told to end" if ends_cluster else ""
         self._listener = listener
         self._storage = storage
 
@@ -68,7 +75,12 @@ class SchedulerService:
         journal, stored = self._journal(core), StorageOrders(storage, self._credentials)
         perform: dict[type, Callable[[Any], object]] = {WriteDump: dumps.answer, SendToStorage: stored.send}
         hold = journal.hold if journal else None
-        reception = ServerLoop("Scheduler", listener, hub, core, stop, perform, hold)
+
+        def shut_down() -> None:
+            self._ends_cluster = "a client has shut it down"
+            stop()
+
+        reception = ServerLoop("Scheduler", listener, hub, core, shut_down, perform, hold)
         if journal is not None:
             journal.serve(reception.write)
         self._say_ready(listener.address)
@@ -87,6 +99,9 @@ class SchedulerService:
             dumps.close()
             if journal is not None:
                 journal.close()
+            elif self._ends_cluster:
+                core.end(self._ends_cluster)
+                reception.turn()
             reception.close()
             stored.close()
             publication.close()
