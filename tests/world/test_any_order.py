@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from scaler_protocol.messages import Group, Status
+from support.examples import examples
 from world.callers import WorldClient, WorldFuture
 from world.cluster import CONFIG, World
 from world.hosts import SimulatedHost
 from world.plans import FUNCTION, Plan
 
-EXAMPLES = 50
+EXAMPLES = examples(25)
 STEPS = 30
 MOST = 4
 """Hosts and clients at a time."""

@@ -25,6 +25,7 @@ from scaler_storage.engine.engine import StorageEngine
 from scaler_storage.engine.processes import GRACE_SECONDS
 from scaler_storage.engine.segments import MemorySegments
 from scaler_storage.service import AGENT_GRACE_SECONDS
+from support.examples import examples
 from world.objects import CLIENT_GRACE_SECONDS, TIMEOUT_SECONDS, ObjectProcess, ObjectWorld
 
 SIZES = [20_000, SHARED_BYTES, 3 * PART_BYTES + 5]
@@ -453,5 +454,5 @@ class AnyObjectFaults(RuleBasedStateMachine):
 
 TestAnyObjectFaults = AnyObjectFaults.TestCase
 TestAnyObjectFaults.settings = settings(
-    max_examples=60, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(30), stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -33,6 +33,7 @@ from scaler_storage.engine.engine import WRITING_SECONDS, StorageEngine
 from scaler_storage.engine.pool import OVERHEAD_BYTES, RECYCLE_SECONDS
 from scaler_storage.engine.processes import GRACE_SECONDS, LOOK_SECONDS
 from scaler_storage.engine.segments import MemorySegments, Segment, size_class
+from support.examples import examples
 from support.storage_engines import EngineDriver
 
 KIB = 1024
@@ -707,4 +708,4 @@ class SegmentModel(RuleBasedStateMachine):
 
 
 TestSegmentModel = SegmentModel.TestCase
-TestSegmentModel.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestSegmentModel.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)

@@ -55,6 +55,7 @@ from scaler_worker.ipc.frames import (
     WorkerReady,
     result_name,
 )
+from support.examples import examples
 
 SESSION = 7 << 32
 OTHER_SESSION = 8 << 32
@@ -1462,5 +1463,5 @@ class AgentMachine(RuleBasedStateMachine):
         self.nothing_ends_twice()
 
 
-AgentMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+AgentMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 TestAgentMachine = AgentMachine.TestCase
