@@ -5,13 +5,24 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from scaler_scheduler.journal.file import BALLAST_BYTES, JournalError, JournalFile
 from scaler_scheduler.journal.records import Batch, RecordKind, Row
-from support.mounts import small_memory
+from support.mounts import fill, small_memory
+
+WRITE_AND_DIE = """
+import os, sys
+from pathlib import Path
+from scaler_scheduler.journal.file import JournalFile
+from scaler_scheduler.journal.records import Batch, RecordKind, Row
+JournalFile(Path(sys.argv[1]), "normal").write(Batch([Row(1, RecordKind.SUBMIT, 99, b"body")], []))
+os._exit(0)
+"""
 
 
 def row(number: int, size: int = 100) -> Row:
@@ -111,6 +122,19 @@ def test_a_damaged_row_is_skipped_and_counted(tmp_path: Path) -> None:
     assert [each.number for each in journal.rows()] == [1, 3]
     assert journal.damaged == 1
     journal.close()
+
+
+def test_the_journal_of_a_killed_scheduler_is_read_from_a_full_disk(tmp_path: Path) -> None:
+    with small_memory(tmp_path, 4):
+        subprocess.run([sys.executable, "-c", WRITE_AND_DIE, str(tmp_path / "journal")], check=True)
+        fill(tmp_path / "filler")
+        journal = JournalFile(tmp_path / "journal", "normal")
+        assert list(journal.rows()) == [Row(1, RecordKind.SUBMIT, 99, b"body")]
+        with pytest.raises(sqlite3.OperationalError, match="full"):
+            journal.write(Batch([row(2, 10_000)], []))
+        journal.close()
+        with pytest.raises(JournalError, match="another cannot be opened: the disk is full: make room, or name"):
+            JournalFile(tmp_path / "another", "normal")
 
 
 def test_a_full_disk_changes_nothing_and_the_ballast_helps(tmp_path: Path) -> None:

@@ -49,10 +49,11 @@ class JournalFile:
         try:
             self._connection = _open(path, sync)
         except sqlite3.Error as error:
+            remedy = f"{error}; name another file, or move it away"
+            if not self.has_room():
+                remedy = "the disk is full: make room, or name a file on another disk"
             os.close(self._lock)
-            raise JournalError(
-                f"journal {path} cannot be opened: {error}; name another file, or move it away"
-            ) from None
+            raise JournalError(f"journal {path} cannot be opened: {remedy}") from None
         except BaseException:
             os.close(self._lock)
             raise
@@ -167,18 +168,15 @@ def _open(path: Path, sync: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=2 * _ROWS + 16)
     try:
         execute = connection.execute
+        execute("PRAGMA locking_mode=EXCLUSIVE").fetchall()  # first, or reading makes a further file, which needs room
         found = execute("PRAGMA application_id").fetchone()[0]
         if found != APPLICATION_ID and (found or execute("SELECT count(*) FROM sqlite_master").fetchone()[0]):
             raise JournalError(f"{path} is a database of another program: name another file for the journal")
-        for pragma in (
-            "locking_mode=EXCLUSIVE",
-            "auto_vacuum=INCREMENTAL",
-            "journal_mode=WAL",
-            f"synchronous={sync.upper()}",
-            "wal_autocheckpoint=0",
-            f"application_id={APPLICATION_ID}",
-        ):
-            execute(f"PRAGMA {pragma}").fetchall()
+        settings = ["journal_mode=WAL", f"synchronous={sync.upper()}", "wal_autocheckpoint=0"]
+        if not found:  # one that is there is opened without writing, for its disk may be full
+            settings = ["auto_vacuum=INCREMENTAL", *settings, f"application_id={APPLICATION_ID}"]
+        for setting in settings:
+            execute(f"PRAGMA {setting}").fetchall()
         execute(_TABLE)
     except BaseException:
         connection.close()
