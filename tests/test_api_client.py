@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import io
+import os
 import pickle
 import queue
 import re
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from scaler import Client
+from scaler import Client, SchedulerClusterCombo
 from scaler_protocol import errors
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
@@ -185,6 +186,22 @@ def test_a_client_is_an_argument_of_a_task(client: Client) -> None:
         return doubled
 
     assert client.submit(outer, client, [1, 2, 3]).result(SECONDS) == [1, 4, 9]
+
+
+def test_a_client_of_another_cluster_stays_its_client_inside_a_task(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def outer(inner: Client) -> str:
+        with inner:
+            return str(inner.submit(os.getenv, "OF_CLUSTER", "first").result(SECONDS))
+
+    monkeypatch.setenv("OF_CLUSTER", "second")
+    with (
+        SchedulerClusterCombo(n_workers=1, logging_paths=("/dev/null",)) as combo,
+        Client(combo.get_address()) as other,
+    ):
+        assert client.submit(outer, other).result(SECONDS) == "second"
+        assert client.submit(outer, client).result(SECONDS) == "first"
 
 
 def test_a_client_without_address_inside_a_task(client: Client) -> None:

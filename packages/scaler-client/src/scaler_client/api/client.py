@@ -625,7 +625,8 @@ class Client:
         return html_table("Scaler client", rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return unpickled, (type(self), self._settings)
+        scheduler = self._io.scheduler if self._inside is None else self._inside.scheduler
+        return unpickled, (type(self), self._settings, scheduler)
 
     # --- within -----------------------------------------------------------------------------------------------------
 

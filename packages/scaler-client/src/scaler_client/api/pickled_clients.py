@@ -33,12 +33,16 @@ def _nested(make: Callable[..., Any], settings: dict[str, Any], parent: int) -> 
     return client
 
 
-def unpickled(make: Callable[..., C], settings: dict[str, Any]) -> C | ForwardedClient:
-    """The client of these settings: inside a task it belongs to the cluster of the task, elsewhere it connects anew."""
+def unpickled(make: Callable[..., C], settings: dict[str, Any], scheduler: int) -> C | ForwardedClient:
+    """The client of these settings, which belonged to this incarnation of a scheduler.
+
+    Inside a task of the same cluster it shares the connection of the task; elsewhere it connects anew.
+    """
     if (address := forwarding_to()) is not None:
         return ForwardedClient(make, {**settings, "address": address(settings["address"]), "keys": None})
-    if runtime() is None:
-        return make(**settings)
+    inside = runtime()
+    if inside is None or (scheduler != inside.scheduler and settings["address"] is not None):
+        return make(**settings)  # which finds out whether that is the task's cluster, started again
     client: Any = make(**{**settings, "address": None})
     client._settings = settings
     return client  # type: ignore[no-any-return]
