@@ -132,7 +132,6 @@ class Agent:
         The Goodbye comes last: it says that nothing of this host is needed any more.
         """
         try:
-            self._link.flush(time.monotonic())
             self._supervisor.end(self._is_foreign)
             if self._core.is_draining:
                 await self._stay_while(asyncio.to_thread(self._hand_over, self._core.drain_deadline))

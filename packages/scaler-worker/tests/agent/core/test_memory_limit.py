@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from scaler_io.links.effects import Log
 from scaler_io.links.events import LinkUp
 from scaler_protocol.errors import MemoryLimitError, restore
 from scaler_protocol.handshake import Welcome
@@ -90,6 +91,7 @@ def test_a_lone_run_may_use_what_all_may_use_together() -> None:
     host = Host(runs=1)
     assert host.used(1, 2 * LIMIT) == []
     assert host.used(1, 2 * LIMIT + 1) == [events.KillWorker(host.worker_of[1])]
+    assert [log.text for log in host.take(Log) if "is killed to stop task b: the task used 2,048 MiB" in log.text]
     host.feed(host.worker_of[1], events.WorkerDied("was killed by SIGKILL", 1))
     (error,) = host.lost().values()
     assert error.details["limit_bytes"] == 2 * LIMIT and "2,048 MiB for a task alone on its host" in str(error)

@@ -10,7 +10,7 @@ from itertools import repeat
 from typing import Final
 
 from scaler_io.links.effects import Log
-from scaler_protocol.errors import ScalerError, TaskTimeoutError, describe
+from scaler_protocol.errors import ScalerError, TaskTimeoutError, describe, restore
 from scaler_protocol.ids import SESSION_BITS
 from scaler_protocol.messages import Message, Status, Withdraw, WorkerState
 from scaler_protocol.objects import REFERENCE_BYTES
@@ -407,7 +407,7 @@ class InFlight:
         """Kill a worker to stop one of its runs, which ends with this status and `kill_reason` as its payload."""
         if run is not None and (entry := worker.next_entry()):
             text = f"{worker.name} (process {worker.pid}) is killed to stop task {entry[TASK]:x}"
-            self.effects.append(Log(logging.INFO, text))
+            self.effects.append(Log(logging.INFO, f"{text}: {restore(kill_reason)}" if kill_reason else text))
         worker.kill_target, worker.kill_reason, worker.kill_status = run, kill_reason, status
         worker.state = WorkerState.STOPPING
         self._workers.reindex(worker, now)
