@@ -26,7 +26,11 @@ class Far:
         self.storage = self.start_storage()
         words = ("--object-storage-address", STORAGE, "--insecure", "--replicas", str(replicas))
         self._start(near, "scheduler", "-m", "scaler_scheduler", SCHEDULER, *words)
-        wait_until(lambda: "monitor address" in self.said("scheduler"), "a scheduler")
+        try:
+            wait_until(lambda: "monitor address" in self.said("scheduler"), "a scheduler")
+        except BaseException:
+            self.close()
+            raise
 
     def start_storage(self) -> subprocess.Popen[str]:
         """On the address that all know."""
