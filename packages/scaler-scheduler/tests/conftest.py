@@ -172,7 +172,8 @@ class SchedulerDriver:
         result: bytes = b"r",
         seconds: float = 0.001,
     ) -> None:
-        """The agent reports these runs as ended."""
+        """The agent reports these runs as ended, after as many seconds."""
+        self.now += seconds
         profile = PROFILE.pack(int(seconds * 1e6), 1, 1, 1, 0, 1)
         count = len(runs)
         payloads = Payloads([result] * count) if count else NONE

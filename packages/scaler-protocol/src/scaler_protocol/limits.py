@@ -69,7 +69,7 @@ CAPABILITIES: Final = 256
 FUNCTIONS: Final = 2**16
 """Groups, or functions, in one message; positions of groups have 16 bits."""
 DEFINED: Final = 4096
-"""Functions that one message defines in the scheduler."""
+"""Functions that one message defines in the scheduler, or asks it for."""
 KEPT_FUNCTIONS: Final = 4096
 """The scheduler assumes that an agent has the last 4,096 functions that it was sent; the agent requests others."""
 WORKERS: Final = Whole(0, 2**16 - 1)
@@ -82,7 +82,7 @@ MANAGED: Final = Whole(-1, 2**31 - 1)
 """The most workers of one manager; -1: no limit."""
 OFFERS: Final = 256
 """Worker classes that one manager can start."""
-UNITS: Final = 2**20
+UNITS: Final = 2**16
 """Units of one manager."""
 DELETED_TOGETHER: Final = 4096
 """Objects that one message deletes."""
@@ -120,6 +120,8 @@ DEFAULTS: Final[Mapping[str, Limit]] = {
     "payloads": PART,
 }
 """The limit by type in the schema; a column has at most ENTRIES entries."""
+
+_MESSAGE_IDS: Final = Column(DEFAULTS["uint64"], MESSAGE_IDS, each_fits=True)
 
 KEPT_BY_TYPE: Final = frozenset({"uint8", "uint16", "uint32", "uint64", "int32", "int64", "bool", "payloads"})
 """Types that cannot hold a value outside of their default limit."""
@@ -161,17 +163,20 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
     "Refused": {"reasons": Column(WORDS, 64)},
     "Submit": {
         "groups": Column(Anything(), MESSAGE_GROUPS, each_fits=True),
-        "tasks": Column(DEFAULTS["uint64"], MESSAGE_IDS, each_fits=True),
+        "tasks": _MESSAGE_IDS,
         **_DEFINITIONS,
     },
     "Run": {"groups": _GROUPS, **_CODE},
-    "Done": {"statuses": _STATUSES, "agent": NAME},
-    "NeedFunctions": {"functions": _FUNCTION_IDS},
+    "Done": {"tasks": _MESSAGE_IDS, "statuses": _STATUSES, "agent": NAME},
+    "NeedFunctions": {"functions": Column(ID, DEFINED)},
     "Functions": _DEFINITIONS,
-    "Cancel": {"tasks": Column(DEFAULTS["uint64"], MESSAGE_IDS, each_fits=True)},
-    "Reconcile": {"wanted": Column(DEFAULTS["uint64"], MESSAGE_IDS, each_fits=True)},
-    "Inputs": {"statuses": _STATUSES},
-    "Output": {"streams": Column(AnyOf(frozenset({1, 2})), ENTRIES)},
+    "Cancel": {"tasks": _MESSAGE_IDS},
+    "Release": {"tasks": _MESSAGE_IDS},
+    "Returned": {"runs": _MESSAGE_IDS},
+    "Blocked": {"runs": _MESSAGE_IDS},
+    "Reconcile": {"running": _MESSAGE_IDS, "wanted": _MESSAGE_IDS, "finished": _MESSAGE_IDS},
+    "Inputs": {"tasks": _MESSAGE_IDS, "statuses": _STATUSES},
+    "Output": {"tasks": _MESSAGE_IDS, "streams": Column(AnyOf(frozenset({1, 2})), ENTRIES)},
     "AgentStatus": {
         "cpu": Real(0.0, 1e9),
         "names": Column(WORKER_NAME, WORKERS.most),

@@ -134,6 +134,7 @@ struct Reconcile {
   runs @1 :List(UInt64);
   wanted @2 :List(UInt64);
   finished @3 :List(UInt64);
+  more @4 :Bool;
 }
 struct NeedTasks { tasks @0 :List(UInt64); }
 struct Resend { tasks @0 :List(UInt64); }

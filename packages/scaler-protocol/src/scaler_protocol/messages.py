@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 from scaler_protocol.capacity import CapacityMessage
 from scaler_protocol.handshake import LinkMessage
@@ -30,13 +30,19 @@ MESSAGE_TASKS: Final = 4096
 MESSAGE_GROUPS: Final = 256
 """Groups of one Submit, at most: the scheduler does nothing else while it takes a message."""
 MESSAGE_IDS: Final = 2**16
-"""Ids after which a sender begins another message; a Submit or Cancel has no more tasks."""
+"""Ids after which a sender begins another message: the scheduler takes no message about more tasks."""
 
+T = TypeVar("T")
 Flags = Sequence[bool]
 Ints = Sequence[int]
 Floats = Sequence[float]
 Texts = Sequence[str]
 Ids = Sequence[bytes]
+
+
+def pieces_of(ids: Sequence[T], most: int = MESSAGE_IDS) -> list[Sequence[T]]:
+    """The ids in pieces, at least one, that a message can name."""
+    return [ids[at : at + most] for at in range(0, max(1, len(ids)), most)]
 
 
 class Status:
@@ -276,7 +282,10 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Reconcile:
-    """Sent after a Welcome without `resumed`: the tasks that the sender has, and those whose outcomes it needs."""
+    """Sent after a Welcome without `resumed`: the tasks that the sender has, and those whose outcomes it needs.
+
+    `more`: an agent has more than one message can name, and the next one goes on.
+    """
 
     COLUMNS: ClassVar = (("running", "runs"),)
 
@@ -284,6 +293,7 @@ class Reconcile:
     runs: Ints = ()
     wanted: Ints = ()
     finished: Ints = ()
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)

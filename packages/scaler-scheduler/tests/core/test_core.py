@@ -16,14 +16,18 @@ from scaler_protocol import messages
 from scaler_protocol.errors import NoWorkerError, ProtocolError, WorkerDiedError, describe, restore
 from scaler_protocol.handshake import Goodbye, Hello, Refused, Role, Welcome
 from scaler_protocol.ids import function_id, session_of
-from scaler_protocol.messages import Group, Status, Submit
+from scaler_protocol.limits import limit_of
+from scaler_protocol.messages import MESSAGE_IDS, Group, Status, Submit
 from scaler_protocol.operations import Resized
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.profiles import NO_PROFILE
+from scaler_protocol.profiles import NO_PROFILE, PROFILE
+from scaler_protocol.ranges import Column
+from scaler_protocol.schema import struct
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import PERMITTED, SchedulerCore
 from scaler_scheduler.core.queue import AGEING_SECONDS
 from scaler_scheduler.core.records import SessionRecord
+from scaler_scheduler.core.snapshot import ProcessStats
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
@@ -273,6 +277,19 @@ def test_sessions_share_the_time_of_workers(driver: SchedulerDriver) -> None:
             driver.done(agent, {task: run}, seconds=seconds[task])
             worked[seconds[task]] += seconds[task]
     assert 0.45 < worked[0.01] / sum(worked.values()) < 0.55, worked
+
+
+def test_no_run_took_longer_than_since_its_dispatch(driver: SchedulerDriver) -> None:
+    """Else an agent makes the scheduler serve a client never again, and start workers for the work of ages."""
+    client, agent = driver.client(), driver.agent()
+    driver.submit(client)
+    driver.later(2.0)
+    profile = PROFILE.pack(2**64 - 1, 1, 1, 1, 0, 1)
+    for task, run in driver.runs(agent).items():
+        driver.feed(agent, messages.Done((task,), (0,), Payloads([b""]), runs=(run,), profiles=profile, agent="w"))
+    status = driver.core.snapshot(ProcessStats("", 0.0, 0.0, 0.0, 0), driver.now)
+    assert status.function_seconds == [2.0]
+    assert driver.core.state.sessions[client[0]].served == 2.0
 
 
 def test_the_wait_of_parents_for_their_children_is_no_time_of_workers(driver: SchedulerDriver) -> None:
@@ -683,3 +700,17 @@ def test_sessions_of_one_key_share_the_time_that_another_key_gets(
         ran += sum(session_of(task) == 99 for task in given)
         driver.done(agent, given, seconds=1.0)
     assert ran == pytest.approx(100 if has_key else 200 / 21, abs=3)
+
+
+@pytest.mark.parametrize("kind", sorted(frozenset[type]().union(*PERMITTED.values()), key=str))
+def test_no_message_is_about_more_tasks_than_one_message_may_name(kind: type) -> None:
+    """A turn does nothing else meanwhile, and a message of 32 MiB has room for millions of ids."""
+    fields = {field.attribute: field.kind for field in struct(kind.__name__).fields if field.is_list}
+    columns = {name: limit_of(kind.__name__, name, each, is_column=True) for name, each in fields.items()}
+    paired = getattr(kind, "COLUMNS", ())
+    sparse = {"stored", "bodies_stored", "intermediate", "dependents", "needs"}
+    alone = [(name,) for name in columns if name not in sparse and not any(name in group for group in paired)]
+    for group in [*paired, *alone]:
+        if not sparse.intersection(group):
+            limits = [limit.most for name in group if isinstance(limit := columns.get(name), Column)]
+            assert min(limits) <= MESSAGE_IDS, group

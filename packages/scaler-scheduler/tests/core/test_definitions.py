@@ -10,6 +10,7 @@ from scaler_protocol.errors import ProtocolError, restore
 from scaler_protocol.ids import first_task, function_id
 from scaler_protocol.messages import Functions, Group, NeedFunctions, Status, Submit, Withdraw
 from scaler_protocol.payloads import Payloads
+from scaler_scheduler.core.functions import FunctionStore
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
@@ -127,3 +128,13 @@ def test_a_done_of_another_agents_run_counts_for_nothing(driver: SchedulerDriver
     assert not driver.outcomes(client)
     driver.done(honest, runs)
     assert list(driver.outcomes(client)) == list(runs)
+
+
+def test_functions_that_nobody_knows_take_the_place_of_no_other() -> None:
+    """An agent that has returned may ask for any: their sessions may not be back yet."""
+    store = FunctionStore(records_limit=2)
+    store.define((b"one", b"two"), ("n", "n"), (b"1", b"2"))
+    assert store.expect(b"unknown").body is None
+    assert [function.id for function in store.latest()] == [b"two", b"one"]
+    assert store.expect(b"one").body == b"1"
+    assert [function.id for function in store.latest()] == [b"one", b"two"]

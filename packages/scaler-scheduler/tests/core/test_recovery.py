@@ -13,6 +13,7 @@ from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Group, Status, Submit
 from scaler_protocol.payloads import Payloads
+from scaler_scheduler.core import recovery
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
@@ -108,6 +109,41 @@ def test_outcomes_that_nobody_wants_are_forgotten(driver: SchedulerDriver) -> No
     driver.feed(agent, messages.Reconcile(finished=(PARENT, OTHER)))
     end_recovery(driver)
     assert [list(release.tasks) for release in driver.take(agent, messages.Release)] == [[PARENT, OTHER]]
+
+
+def test_an_agent_that_claims_too_much_is_not_believed(
+    driver: SchedulerDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it takes the scheduler's memory: nobody may ever ask for what it names."""
+    monkeypatch.setattr(recovery, "REPORTED_LIMIT", 2)
+    agent = driver.agent(peer_incarnation=OLDER)
+    driver.feed(agent, messages.Reconcile(running=range(11, 14), runs=(55, 56, 57), finished=range(1, 4)))
+    assert [list(release.tasks) for release in driver.take(agent, messages.Release)] == [[3]]
+    assert [list(withdraw.runs) for withdraw in driver.take(agent, messages.Withdraw)] == [[57]]
+
+
+def test_an_agent_reports_in_as_many_messages_as_it_takes(driver: SchedulerDriver) -> None:
+    """By a journal it has both tasks; it keeps their outcomes, and is given no work before it has said all."""
+    agent = b"agent".ljust(16, b".")
+    driver.core._recovery.restored({agent}, driver.now)
+    client = driver.client(b"c", peer_incarnation=OLDER)
+    driver.feed(client, messages.Reconcile(wanted=(PARENT, OTHER)))
+    driver.agent(peer_incarnation=OLDER)
+    new = OTHER + 1
+    driver.feed(client, submit(new))
+    driver.feed(agent, messages.Reconcile(finished=(PARENT,), more=True))
+    assert not driver.runs(agent)
+    driver.feed(agent, messages.Reconcile(finished=(OTHER,)))
+    assert driver.runs(agent).keys() == {new}
+    assert [list(resend.tasks) for resend in driver.take(agent, messages.Resend)] == [[PARENT], [OTHER]]
+
+
+def test_a_wanted_task_that_is_submitted_before_its_agent_has_reported_is_one_task(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(b"c", peer_incarnation=OLDER), driver.agent(peer_incarnation=OLDER)
+    driver.feed(client, messages.Reconcile(wanted=(PARENT,)))
+    driver.feed(client, submit(PARENT))
+    driver.feed(agent, messages.Reconcile(finished=(PARENT,)))
+    assert [list(resend.tasks) for resend in driver.take(agent, messages.Resend)] == [[PARENT]]
 
 
 def test_what_is_cancelled_in_the_recovery_period_is_not_adopted(driver: SchedulerDriver) -> None:

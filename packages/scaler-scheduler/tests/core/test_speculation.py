@@ -35,7 +35,7 @@ class Pair:
         self.agents.append(driver.agent(b"two", 1))
         driver.done(self.agents[0], {task: runs[task] for task in ended}, seconds=1.0)
         driver.outcomes(self.client)
-        driver.later(1.9)
+        driver.later(0.9)  # 1.9 s after its dispatch
         assert not driver.runs(self.agents[1])
         driver.later(0.3)
         self.second = driver.runs(self.agents[1])[self.task]

@@ -76,7 +76,7 @@ from scaler_client.core.resubmissions import Resubmissions
 from scaler_client.core.scheduler_link import SchedulerLink
 from scaler_client.core.sent_functions import SentFunctions
 from scaler_client.core.session_requests import SessionRequests
-from scaler_client.core.submit_builder import pieces_of, submit_message, tasks_of
+from scaler_client.core.submit_builder import submit_message, tasks_of
 from scaler_client.core.unknown_objects import UnknownObjects
 from scaler_client.core.worker_requests import WorkerRequests
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp
@@ -97,6 +97,7 @@ from scaler_protocol.messages import (
     ShutdownAnswer,
     Status,
     TaskCredit,
+    pieces_of,
 )
 from scaler_protocol.sessions import ConfirmTasks, EndSession, LabelTask, ListTasks, TaskList
 from scaler_protocol.storage import DeleteObjects
@@ -204,7 +205,7 @@ class ClientCore:
         if self._is_all_sent:
             for request in self._session_requests.confirmations():
                 self._send(request)
-        if release := self._releases.take(now):
+        for release in self._releases.take(now):
             self._send(release)
 
     @property
@@ -229,8 +230,8 @@ class ClientCore:
 
     def _answer_inputs(self, now: float) -> None:
         inputs, dump = self._pending_inputs.answer(self._outstanding, now)
-        if inputs is not None:
-            self._send(inputs)
+        for message in inputs:
+            self._send(message)
             self._session_requests.calls_sent()
         if dump is not None:
             self._out.append(dump)
@@ -358,7 +359,8 @@ class ClientCore:
         self._resubmissions.take_failures(event.tasks)
         if again := [task for task in event.tasks if task in self._outstanding]:
             self._outstanding.update(nodes := self._graphs.rerun(again))
-            self._send(self._releases.take_with(again))  # their earlier outcomes are dropped
+            for release in self._releases.take_with(again):  # their earlier outcomes are dropped
+                self._send(release)
             self._resend([*again, *nodes])
 
     def _restore_failed(self, event: RestoreFailed, now: float) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from scaler_client.core.effects import DumpInputs
 from scaler_client.core.events import InputDumped
 from scaler_client.core.records import Dependency, Dump, Outcome, OutstandingCall
 from scaler_client.objects.handles import stored_positions
-from scaler_protocol.messages import Inputs, NeedInputs
+from scaler_protocol.messages import MESSAGE_IDS, MESSAGE_LIMIT, Inputs, NeedInputs
 from scaler_protocol.payloads import Payloads
 
 POLL_SECONDS: Final = 0.05
@@ -55,8 +55,8 @@ class PendingInputs:
         if event.task in self._dumping:
             self._dumping[event.task] = event.outcome
 
-    def answer(self, outstanding: Mapping[int, OutstandingCall], now: float) -> tuple[Inputs | None, DumpInputs | None]:
-        """The inputs to send and the outcomes to serialize now, for tasks still outstanding; None if there are none."""
+    def answer(self, outstanding: Mapping[int, OutstandingCall], now: float) -> tuple[list[Inputs], DumpInputs | None]:
+        """The inputs to send and the outcomes to serialize now, if any, for tasks still outstanding."""
         pairs, outcomes, waiting = [], [], []
         dumps: dict[int, Dump] = {}
         self.due = None
@@ -77,12 +77,26 @@ class PendingInputs:
         self._waiting = waiting
         self._dumping = {need: outcome for need, outcome in self._dumping.items() if outcome is None}
         dump = DumpInputs(dumps) if dumps else None
-        if not pairs:
-            return None, dump
-        tasks, needs = zip(*pairs, strict=True)
-        statuses, results = zip(*outcomes, strict=True)
-        return Inputs(tasks, needs, statuses, Payloads(results), stored_positions(results)), dump
+        return list(_messages(pairs, outcomes)), dump
 
     def clear(self) -> None:
         """Drop all requests."""
         self._waiting, self._dumping, self.due = [], {}, None
+
+
+def _messages(pairs: Sequence[tuple[int, int]], outcomes: Sequence[Outcome]) -> Iterator[Inputs]:
+    """Messages of bounded size with these inputs."""
+    start, size = 0, 0
+    for end, (_, payload) in enumerate(outcomes):
+        if end > start and (size + len(payload) > MESSAGE_LIMIT or end - start >= MESSAGE_IDS):
+            yield _message(pairs[start:end], outcomes[start:end])
+            start, size = end, 0
+        size += len(payload)
+    if pairs:
+        yield _message(pairs[start:], outcomes[start:])
+
+
+def _message(pairs: Sequence[tuple[int, int]], outcomes: Sequence[Outcome]) -> Inputs:
+    tasks, needs = zip(*pairs, strict=True)
+    statuses, results = zip(*outcomes, strict=True)
+    return Inputs(tasks, needs, statuses, Payloads(results), stored_positions(results))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from scaler_protocol.messages import Release
+from scaler_protocol.messages import Release, pieces_of
 
 RELEASE_SECONDS: Final = 0.05
 RELEASE_TASKS: Final = 1024
@@ -25,14 +25,14 @@ class Releases:
             self.due = now + RELEASE_SECONDS
         self._tasks += tasks
 
-    def take(self, now: float) -> Release | None:
-        """The message to send now, None if none is due."""
+    def take(self, now: float) -> list[Release]:
+        """The messages to send now."""
         if self.due is None or (now < self.due and len(self._tasks) < RELEASE_TASKS):
-            return None
+            return []
         return self.take_with(())
 
-    def take_with(self, tasks: Sequence[int]) -> Release:
-        """The message that releases all of them now, and `tasks`."""
-        release = Release([*self._tasks, *tasks])
+    def take_with(self, tasks: Sequence[int]) -> list[Release]:
+        """The messages that release all of them now, and `tasks`."""
+        released = [*self._tasks, *tasks]
         self._tasks, self.due = [], None
-        return release
+        return list(map(Release, pieces_of(released)))

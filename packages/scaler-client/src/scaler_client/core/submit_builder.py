@@ -9,7 +9,7 @@ from dataclasses import replace
 from scaler_client.core.graph_state import GraphPiece
 from scaler_client.core.records import CallBlock, CallGroup, Dependency, FunctionBody, OutstandingCall, WaitingCall
 from scaler_client.objects.handles import StoredPayload, pending_puts, stored_positions
-from scaler_protocol.messages import MESSAGE_GROUPS, MESSAGE_IDS, Functions, Inputs, Message, Reconcile, Submit
+from scaler_protocol.messages import MESSAGE_GROUPS, Functions, Inputs, Message, Reconcile, Submit
 from scaler_protocol.payloads import Payloads
 
 
@@ -84,11 +84,6 @@ class SubmitBuilder:
             if need.task_id:
                 self.dependents.append(position)
                 self.needs.append(need.task_id)
-
-
-def pieces_of(tasks: Sequence[int]) -> Iterable[Sequence[int]]:
-    """The tasks in pieces, at least one, that messages can name."""
-    return [tasks[at : at + MESSAGE_IDS] for at in range(0, max(1, len(tasks)), MESSAGE_IDS)]
 
 
 def submit_message(batch: SubmitBuilder | GraphPiece, bodies: Sequence[FunctionBody]) -> Submit:

@@ -17,6 +17,7 @@ from scaler_protocol.plurals import counted
 from scaler_protocol.profiles import NO_PROFILE, Profile, profile_at
 from scaler_scheduler.core.dependencies import Dependencies
 from scaler_scheduler.core.lost_runs import LostRuns, too_often
+from scaler_scheduler.core.outcome_batch import OutcomeBatch
 from scaler_scheduler.core.records import (
     ASSIGNED,
     DONE,
@@ -28,7 +29,6 @@ from scaler_scheduler.core.records import (
     KeptOutcome,
     NamedSession,
     Outcome,
-    OutcomeBatch,
     SessionRecord,
     TaskRecord,
 )
@@ -74,9 +74,9 @@ class Completion:
         self._state.with_room[agent] = None
         agent.window = min(agent.window + len(records), agent.workers * agent.queue_size)
         agent.progressed = True
-        self._sample_durations(records, report)
+        self._sample_durations(records, report, now)
         if self.speculation.groups:
-            self.speculation.measured(records, report)
+            self.speculation.measured(records, report, now)
         owner = plain_owner(records, report)
         if owner is not None and owner.named is None:
             self._forward(agent, cast(list[TaskRecord], records), report, owner)
@@ -135,12 +135,15 @@ class Completion:
             self._state.ended_intermediates.setdefault(session, []).append(record.id)
             self._release_later(now)
 
-    def _sample_durations(self, records: Sequence[TaskRecord | None], report: Done) -> None:
+    def _sample_durations(self, records: Sequence[TaskRecord | None], report: Done, now: float) -> None:
         step = max(1, len(records) // _SAMPLES)
         for position in range(0, len(records), step):
             record = records[position]
             if record is not None and report.statuses[position] <= Status.RAISED:
-                seconds = _worker_seconds(record, profile_at(report.profiles, position))
+                # An agent may say anything; what it says counts for the share of the session and for other sessions'
+                # tasks of the function.
+                longest = self._state.dispatch_times.longest(report.runs[position], now)
+                seconds = min(longest, _worker_seconds(record, profile_at(report.profiles, position)))
                 record.group.function.measured(seconds)
                 # What was counted at its dispatch was an estimate. The sample stands for `step` runs.
                 record.group.lane.session.account(step * (seconds - record.cost))
@@ -533,17 +536,8 @@ class Completion:
         if self._batches:
             batches, self._batches = self._batches, {}
             for (peer, agent_name), batch in batches.items():
-                self._state.send(
-                    peer,
-                    Done(
-                        batch.tasks,
-                        batch.statuses,
-                        Payloads(batch.results),
-                        stored=batch.stored,
-                        profiles=b"".join(batch.profiles),
-                        agent=agent_name,
-                    ),
-                )
+                for message in batch.messages(agent_name):
+                    self._state.send(peer, message)
         if self._release_at is not None and now >= self._release_at:
             self._release_at = None
             for session, ended in self._state.ended_intermediates.items():

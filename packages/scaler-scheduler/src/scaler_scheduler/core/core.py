@@ -362,6 +362,7 @@ class SchedulerCore:
         self._definitions.take(event, now)
         if submitter is not None:
             self._intake.submit(submitter, event, now)
+            self._recovery.known(event.tasks)
             session = submitter.session
             if self.state.recorder is not None and session is not None and not session.nested:
                 self.state.recorder.submitted(session, event)
@@ -380,7 +381,7 @@ class SchedulerCore:
             return
         self.state.event_log.not_found += sum(self.state.find(task) is None for task in event.tasks)
         owned = [task for task in event.tasks if self._owns(peer, session_of(task))]
-        self._recovery.cancelled(owned)
+        self._recovery.known(owned)
         if self.state.recorder is not None and owned:
             owner = self.state.sessions[session_of(owned[0])]
             if known := _known(owner, owned):

@@ -38,7 +38,7 @@ class Definitions:
         Functions that no task of the agent needs are not sent.
         """
         for wanted in _needed(agent, event.functions):
-            function = self._state.functions.use(wanted)
+            function = self._state.functions.expect(wanted)
             if function.body is not None:
                 self._answer(agent.peer, function)
                 continue

@@ -304,12 +304,11 @@ class Dispatch:
         groups = {task.group for task in tasks}
         if any(_undefined(agent, group) for group in groups):
             tasks = self._hold_undefined(agent, tasks)
-        run, runs = self._state.next_run, agent.runs
+        run, runs = self._state.new_runs(len(tasks)), agent.runs
         for task in tasks:
             task.state, task.agent, task.run = ASSIGNED, agent, run
             runs[run] = task
             run += 1
-        self._state.next_run = run
         agent.progressed = True
         self._changed[agent] = None
         for group in groups:
@@ -381,8 +380,7 @@ class Dispatch:
         """Start second runs of late ones on idle workers; monitors and journals know the first ones only."""
         for agent, second in self._completion.speculation.choose(now):
             self._add_load(agent, [second])
-            second.run = self._state.next_run
-            self._state.next_run += 1
+            second.run = self._state.new_runs(1)
             agent.runs[second.run] = second
             agent.progressed = True
             self._state.with_room[agent] = None

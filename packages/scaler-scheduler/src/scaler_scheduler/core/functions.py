@@ -45,6 +45,17 @@ class FunctionStore:
             self._drop_oldest()
         return record
 
+    def expect(self, function: bytes) -> FunctionRecord:
+        """The function of this id, as the least recently used one if it is unknown: anybody may name any id."""
+        record = self._known.get(function)
+        if record is not None:
+            return self.use(function)
+        record = self._known[function] = self._recent[function] = FunctionRecord(function)
+        self._recent.move_to_end(function, last=False)
+        if len(self._recent) > self._records_limit:
+            self._drop_oldest()
+        return record
+
     def find(self, function: bytes) -> FunctionRecord | None:
         """The function of this id, or None; does not count as a use."""
         return self._known.get(function)

@@ -576,26 +576,3 @@ class AgentRecord:
 
     def _sent_since_report(self, unsent: AbstractSet[int]) -> list[int]:
         return [run for run in self.runs if run >= self.first_unreported and run not in unsent]
-
-
-class OutcomeBatch:
-    """Outcomes for one owner, collected from messages that could not be forwarded unchanged."""
-
-    __slots__ = ("profiles", "results", "statuses", "stored", "tasks")
-
-    def __init__(self) -> None:
-        self.tasks: list[int] = []
-        self.statuses: list[int] = []
-        self.results: list[bytes] = []
-        self.stored: list[int] = []
-        self.profiles: list[bytes] = []
-
-    def add(self, task: int, outcome: Outcome, profile: bytes) -> None:
-        """Add the outcome of one task."""
-        status, payload, stored = outcome
-        if stored:
-            self.stored.append(len(self.tasks))
-        self.tasks.append(task)
-        self.statuses.append(status)
-        self.results.append(payload)
-        self.profiles.append(profile)

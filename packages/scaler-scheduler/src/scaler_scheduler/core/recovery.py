@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from scaler_protocol.ids import session_of
-from scaler_protocol.messages import Group, NeedTasks, Reconcile, Release, Resend, Status
+from scaler_protocol.messages import Group, NeedTasks, Reconcile, Release, Resend, Status, pieces_of
 from scaler_scheduler.core.records import (
     ASSIGNED,
     DONE,
@@ -29,6 +29,11 @@ from scaler_scheduler.core.records import (
 )
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.requirements import Requirement
+
+REPORTED_LIMIT = 2**20
+"""Runs, and kept outcomes, without a client that are remembered in a recovery period: other tasks run again."""
+_KEEPERS_LIMIT = 16
+"""Agents that keep an outcome of one task; each has run it."""
 
 
 class Recovery:
@@ -51,7 +56,11 @@ class Recovery:
         """Tasks whose outcomes were requested, with the agents that keep them."""
         self._answers_until = 0.0
         self._awaited: set[bytes] = set()
-        """Agents that a journal knows, and that have not reported their runs since."""
+        """Agents that a journal knows, and that have not reported all their runs since."""
+        self._reported: dict[bytes, set[int]] = {}
+        """The tasks whose outcomes those of them keep that have begun to report."""
+        self._noted = 0
+        """Entries of `_finished` in this recovery period."""
         self._to_resend: dict[AgentRecord, list[int]] = {}
         """Tasks whose outcomes agents are asked for at the end of the turn: one message to each."""
         self._knows_all = False
@@ -114,20 +123,24 @@ class Recovery:
         """Whether tasks of a session may still be missing: in the recovery period, or while a Resend is unanswered."""
         return session.resuming or any(session_of(task) == session.number for task in self._asked)
 
-    def cancelled(self, tasks: Iterable[int]) -> None:
-        """The client does not want these tasks any more."""
-        for task in tasks:
-            self._wanted.pop(task, None)
+    def known(self, tasks: Iterable[int]) -> None:
+        """The client has submitted these tasks again, or does not want them any more."""
+        if self._wanted:
+            for task in tasks:
+                self._wanted.pop(task, None)
 
     def agent_resumes(self, agent: AgentRecord, event: Reconcile, now: float) -> None:
-        """An agent reports its runs and the outcomes that it keeps."""
-        agent.resuming = False
-        self._state.with_room[agent] = None
+        """An agent reports its runs and the outcomes that it keeps, in as many messages as it takes."""
         named = zip(event.running, event.runs, strict=True)
         for run in [run for task, run in named if not self._runs(agent, task, run)]:
             self._state.withdraw_run(agent, run)
         self._finish(agent, event, now)
-        self._heard(agent.peer, now, kept=event.finished)
+        if agent.peer in self._awaited:
+            self._reported.setdefault(agent.peer, set()).update(event.finished)
+        if not event.more:
+            agent.resuming = False
+            self._state.with_room[agent] = None
+            self._heard(agent.peer, now, kept=self._reported.get(agent.peer, ()))
 
     def _runs(self, agent: AgentRecord, task: int, run: int) -> bool:
         """Whether the agent may continue this run; records it if so."""
@@ -137,6 +150,8 @@ class Recovery:
         if record is not None:
             return self._adopt_again(agent, record, run)
         if self._until is None or not self._is_older(agent, run) or task in self._running:
+            return False
+        if len(self._claimed) >= REPORTED_LIMIT:
             return False
         self._claimed[run] = agent
         if session := self._wanted.pop(task, None):
@@ -190,8 +205,7 @@ class Recovery:
             del self._running[task]  # it cannot be adopted any more
         if status > Status.FAILED or self._state.find(task) is not None:
             return False
-        self._note_finished(task, agent)
-        return True
+        return self._note_finished(task, agent)
 
     def note_blocked(self, agent: AgentRecord, run: int, blocked: bool) -> None:
         """A run that may be adopted later has started or stopped waiting for nested tasks."""
@@ -212,18 +226,25 @@ class Recovery:
                 record.agent = agent  # it gets the Release when the owner has the outcome
             elif record is not None and record.state != DONE:
                 self._to_resend.setdefault(agent, []).append(task)
-            elif record is None and self._until is not None and not self._is_released(task):
-                self._note_finished(task, agent)
-            else:
+            elif not self._is_to_note(task, record) or not self._note_finished(task, agent):
                 forget.append(task)
         if forget:
             self._state.send(agent.peer, Release(forget))
 
-    def _note_finished(self, task: int, agent: AgentRecord) -> None:
-        """An agent keeps an outcome of a task that no client has asked for yet."""
-        keepers = self._finished.setdefault(task, [])
-        if agent not in keepers:
-            keepers.append(agent)
+    def _is_to_note(self, task: int, record: TaskRecord | None) -> bool:
+        """Whether a client may still ask for the outcome of the task."""
+        return record is None and self._until is not None and not self._is_released(task)
+
+    def _note_finished(self, task: int, agent: AgentRecord) -> bool:
+        """An agent keeps an outcome of a task that no client has asked for yet; False if it need not be kept."""
+        keepers = self._finished.get(task, ())
+        if agent in keepers:
+            return True
+        if self._noted >= REPORTED_LIMIT or len(keepers) >= _KEEPERS_LIMIT:
+            return False
+        self._finished.setdefault(task, []).append(agent)
+        self._noted += 1
+        return True
 
     def _is_released(self, task: int) -> bool:
         """Whether, by a journal, the owner of a task that is not known any more has its outcome."""
@@ -258,6 +279,7 @@ class Recovery:
         if agent not in self._awaited:
             return
         self._awaited.discard(agent)
+        self._reported.pop(agent, None)
         lacking = [task for task, (other, _) in self._state.assigned_before.items() if other == agent]
         self._queue_lost(set(lacking).difference(kept), now)
 
@@ -278,7 +300,7 @@ class Recovery:
         if self._state.recorder is not None:
             for gone in self._awaited:
                 self._state.recorder.agent_left(gone)
-        self._awaited = set()
+        self._awaited, self._reported = set(), {}
         self._ask_for_calls()
         for agent, run in self._running.values():
             self._state.withdraw_run(agent, run)
@@ -287,13 +309,14 @@ class Recovery:
             for agent in keepers:
                 forgotten.setdefault(agent, []).append(task)
         for agent, tasks in forgotten.items():
-            self._state.send(agent.peer, Release(tasks))
+            for some in pieces_of(tasks):
+                self._state.send(agent.peer, Release(some))
         for session in self._resuming:
             session.resuming = False
         self._state.forget_nested(session.number for session in self._resuming)
         self._resuming = []
         self._wanted, self._running, self._finished, self._adopted = {}, {}, {}, []
-        self._blocked, self._claimed = set(), {}
+        self._blocked, self._claimed, self._noted = set(), {}, 0
 
     def _ask_for_calls(self) -> None:
         """Ask clients for the calls of tasks that no agent has, and of those that agents run, in case they are lost."""

@@ -107,13 +107,14 @@ class Speculation:
         group.watched[task] = task.run, now
         self._check_at = min(self._check_at, now + CHECK_SECONDS)
 
-    def measured(self, records: Sequence[TaskRecord | None], report: Done) -> None:
+    def measured(self, records: Sequence[TaskRecord | None], report: Done, now: float) -> None:
         """Runs have ended: learn how long they took."""
         for position, record in enumerate(records):
             times = record.group.run_times if record is not None else None
             if record is None or times is None or report.statuses[position] > Status.RAISED:
                 continue
-            times.measured(profile_at(report.profiles, position).duration_us / 1e6)
+            seconds = profile_at(report.profiles, position).duration_us / 1e6
+            times.measured(min(seconds, self._state.dispatch_times.longest(report.runs[position], now)))
             group = self.groups.get(record.group)
             if group is not None and record.state == ASSIGNED:
                 group.watched.pop(record, None)

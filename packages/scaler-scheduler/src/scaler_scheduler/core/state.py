@@ -12,13 +12,14 @@ from scaler_protocol.errors import ProtocolError
 from scaler_protocol.ids import SPARE_INCARNATIONS, first_run, session_of
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import DELETED_TOGETHER
-from scaler_protocol.messages import Message, NeedTasks, Release, Status, Withdraw
+from scaler_protocol.messages import Message, NeedTasks, Release, Status, Withdraw, pieces_of
 from scaler_protocol.objects import OBJECT_ID_BYTES, REFERENCE_BYTES, SHARED_BYTES
 from scaler_protocol.operations import Drain
 from scaler_protocol.sessions import KeepSession
 from scaler_protocol.storage import CopyReplicas, DeleteObjects
 from scaler_scheduler.core.call_budgets import CallBudgets
 from scaler_scheduler.core.config import SchedulerConfig
+from scaler_scheduler.core.dispatch_times import DispatchTimes
 from scaler_scheduler.core.effects import WriteDump
 from scaler_scheduler.core.event_log import EventLog
 from scaler_scheduler.core.exclusive import ExclusiveTasks
@@ -66,6 +67,7 @@ class SchedulerState:
         self.incarnation = incarnation
         self._first_run, self._last_run = first_run(incarnation), first_run(incarnation + SPARE_INCARNATIONS)
         self.next_run = self._first_run + 1
+        self.dispatch_times = DispatchTimes()
         self.sessions: dict[int, SessionRecord] = {}
         self.ended_sessions: deque[SessionRecord] = deque()
         """Root sessions that are over, of whose tasks not all are forgotten."""
@@ -140,6 +142,13 @@ class SchedulerState:
         """Whether the run id belongs to this incarnation."""
         return self._first_run <= run < self._last_run
 
+    def new_runs(self, count: int) -> int:
+        """The first of so many new run ids, which are dispatched now."""
+        first = self.next_run
+        self.next_run += count
+        self.dispatch_times.note(first, self.event_log.now)
+        return first
+
     def find(self, task: int) -> TaskRecord | None:
         """The task with this id, or None."""
         session = self.sessions.get(session_of(task))
@@ -213,7 +222,8 @@ class SchedulerState:
         """Tell an agent which outcomes it need not keep any more."""
         if agent.released and self.agents.get(agent.peer) is agent:
             tasks, agent.released = agent.released, {}
-            self.send(agent.peer, Release(list(tasks)))
+            for some in pieces_of(list(tasks)):
+                self.send(agent.peer, Release(some))
 
     def leave_agent(self, task: TaskRecord) -> None:
         """The task's run has ended or was returned: remove it from its agent, which has room again."""

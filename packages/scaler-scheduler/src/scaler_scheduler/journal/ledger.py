@@ -22,12 +22,12 @@ from typing import NamedTuple
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Done, Functions, Inputs, Submit
 from scaler_protocol.payloads import Payloads
+from scaler_scheduler.core.outcome_batch import OutcomeBatch
 from scaler_scheduler.core.records import (
     ASSIGNED,
     DONE,
     AgentRecord,
     Outcome,
-    OutcomeBatch,
     SessionRecord,
     TaskRecord,
 )
@@ -261,15 +261,8 @@ class Ledger:
 
     def _write_outcomes(self) -> None:
         for (session, agent_name), batch in self._outcomes.items():
-            done = Done(
-                batch.tasks,
-                batch.statuses,
-                Payloads(batch.results),
-                stored=batch.stored,
-                profiles=b"".join(batch.profiles),
-                agent=agent_name,
-            )
-            self._append(RecordKind.DONE, session, pack_message(done), About(batch.tasks))
+            for done in batch.messages(agent_name):
+                self._append(RecordKind.DONE, session, pack_message(done), About(done.tasks))
         self._outcomes.clear()
 
     def tidy(self) -> None:

@@ -23,21 +23,20 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from scaler_io.links.effects import Log
 from scaler_io.links.events import LinkLost, LinkRefused, LinkUp
 from scaler_protocol.errors import ProtocolError, ScalerError, TaskTimeoutError, WorkerDiedError, describe
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.limits import last_deaths
+from scaler_protocol.limits import DEFINED, last_deaths
 from scaler_protocol.messages import (
     AgentStatus,
     Functions,
     Message,
     NeedFunctions,
     Recall,
-    Reconcile,
     Release,
     Resend,
     Returned,
@@ -46,6 +45,7 @@ from scaler_protocol.messages import (
     Status,
     Withdraw,
     WorkerState,
+    pieces_of,
 )
 from scaler_protocol.operations import Drain, Resized
 from scaler_protocol.profiles import NO_PROFILE
@@ -53,7 +53,7 @@ from scaler_worker.agent.core.draining import RELEASE_SECONDS
 from scaler_worker.agent.core.events import DrainRequested, EndAgent, SendToScheduler
 from scaler_worker.agent.core.functions import FunctionTable
 from scaler_worker.agent.core.kept_outcomes import KeptOutcomes
-from scaler_worker.agent.core.records import FLAGS, GROUP, RUN, TASK, Entry, run_ids
+from scaler_worker.agent.core.records import FLAGS, GROUP, RUN, TASK, Entry, reconciles, run_ids
 from scaler_worker.agent.core.result_buffer import ResultBuffer
 from scaler_worker.agent.core.snapshot import HostStats
 from scaler_worker.ipc.frames import FOLLOWS
@@ -155,7 +155,8 @@ class ProxyCore:
             self._return_waiting()
         self._announce()
         if self._needed:
-            self._send(NeedFunctions(tuple(self._needed)))
+            for functions in pieces_of(tuple(self._needed), DEFINED):
+                self._send(NeedFunctions(functions))
             self._needed.clear()
         self._effects += map(SendToScheduler, self._results.take())
         self._settle_drain(now)
@@ -219,7 +220,7 @@ class ProxyCore:
             return
         # Each run is a task of Symphony of its own, so no result is passed on within one: see docs/protocol.md, Run.
         if following := run_ids(entry for entry in entries if entry[FLAGS] & FOLLOWS):
-            self._send(Returned(following))
+            self._give_back(following)
         self.waiting.extend(entry for entry in entries if not entry[FLAGS] & FOLLOWS)
 
     def _learn(self, message: Run | Functions, now: float) -> None:
@@ -242,7 +243,7 @@ class ProxyCore:
             self._stop(run, Status.CANCELLED, b"")
 
     def _recall(self, message: Recall, now: float) -> None:
-        self._send(Returned(run_ids(self.waiting.take_newest(message.count))))
+        self._give_back(run_ids(self.waiting.take_newest(message.count)))
 
     def _resend(self, message: Resend, now: float) -> None:
         for task in message.tasks:
@@ -346,7 +347,11 @@ class ProxyCore:
     def _return_waiting(self) -> None:
         parked = self.functions.remove(set(run_ids(self.functions.parked_entries())))
         if entries := [*self.waiting.take_newest(len(self.waiting)), *parked]:
-            self._send(Returned(run_ids(entries)))
+            self._give_back(run_ids(entries))
+
+    def _give_back(self, runs: Sequence[int]) -> None:
+        for some in pieces_of(runs):
+            self._send(Returned(some))
 
     # --- scheduler --------------------------------------------------------------------------------------------------
 
@@ -357,7 +362,8 @@ class ProxyCore:
         # A new scheduler knows what Hello says.
         self._announced = self._config.base_concurrency
         entries = [*(call.entry for call in self.running.values()), *self.waiting, *self.functions.parked_entries()]
-        self._send(Reconcile([entry[TASK] for entry in entries], run_ids(entries), (), tuple(self.kept)))
+        for message in reconciles(entries, tuple(self.kept)):
+            self._send(message)
         self._needed.update(dict.fromkeys(self.functions.missing_functions()))
 
     def _drain(self, reason: str, now: float) -> None:

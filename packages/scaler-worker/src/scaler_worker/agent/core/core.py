@@ -37,6 +37,7 @@ from typing import Any
 from scaler_io.links.events import LinkLost, LinkRefused, LinkUp
 from scaler_protocol.errors import ProtocolError, ScalerError, describe
 from scaler_protocol.handshake import Welcome
+from scaler_protocol.limits import DEFINED
 from scaler_protocol.messages import (
     AgentStatus,
     Blocked,
@@ -53,13 +54,13 @@ from scaler_protocol.messages import (
     Reconcile,
     Release,
     Resend,
-    Returned,
     Run,
     Shutdown,
     Status,
     Submit,
     Withdraw,
     WorkerState,
+    pieces_of,
 )
 from scaler_protocol.operations import Drain
 from scaler_protocol.storage import DeleteObjects
@@ -72,7 +73,7 @@ from scaler_worker.agent.core.functions import FunctionTable
 from scaler_worker.agent.core.in_flight import InFlight
 from scaler_worker.agent.core.memory_limit import MemoryLimit
 from scaler_worker.agent.core.nesting import Nesting
-from scaler_worker.agent.core.records import RUN, TASK, AgentConfig, Entry, WorkerRecord, run_ids
+from scaler_worker.agent.core.records import RUN, TASK, AgentConfig, Entry, WorkerRecord, reconciles, run_ids
 from scaler_worker.agent.core.result_buffer import ResultBuffer
 from scaler_worker.agent.core.snapshot import HostStats, agent_status
 from scaler_worker.agent.core.workers import Workers
@@ -176,12 +177,13 @@ class AgentCore:
         self._effects += self.workers.balance(len(in_flight.waiting), now)
         self._effects += self._failed.settle(now)
         if in_flight.input_missing_runs:
-            self.in_flight.send(Returned(in_flight.input_missing_runs))
+            in_flight.give_back(in_flight.input_missing_runs)
             in_flight.input_missing_runs = []
         if self.workers.draining or not self.workers.slots or (self._draining.is_resizing and self._welcome):
             self._draining.settle(now)
         if in_flight.needed:
-            self._effects.append(events.SendToScheduler(NeedFunctions(tuple(in_flight.needed))))
+            for functions in pieces_of(tuple(in_flight.needed), DEFINED):
+                in_flight.send(NeedFunctions(functions))
             in_flight.needed.clear()
         if self._results:
             self._effects += map(events.SendToScheduler, self._results.take())
@@ -259,7 +261,7 @@ class AgentCore:
 
     def _recall(self, message: Recall, now: float) -> None:
         entries = self.in_flight.waiting.take_newest(message.count)
-        self.in_flight.send(Returned(run_ids(entries)))
+        self.in_flight.give_back(run_ids(entries))
 
     def _resend(self, message: Resend, now: float) -> None:
         for task in message.tasks:
@@ -293,7 +295,8 @@ class AgentCore:
     def _resume(self) -> None:
         """Report runs and kept results to a new scheduler, and repeat the requests to the previous one."""
         unfinished, kept = self._unfinished(), tuple(self.in_flight.kept)
-        self.in_flight.send(Reconcile([task for _, task, *_ in unfinished], run_ids(unfinished), (), kept))
+        for message in reconciles(unfinished, kept):
+            self.in_flight.send(message)
         blocked = [entry[RUN] for worker in self.workers if worker.blocked and (entry := worker.next_entry())]
         if blocked:
             self.in_flight.send(Blocked(blocked, [True] * len(blocked)))

@@ -16,7 +16,6 @@ import math
 from typing import Final
 
 from scaler_io.links.effects import Log
-from scaler_protocol.messages import Returned
 from scaler_protocol.operations import Drain, Resized
 from scaler_protocol.plurals import counted
 from scaler_worker.agent.core.events import DrainRequested, EndAgent, ResizeDone, ResizeRequested, SendToScheduler
@@ -109,7 +108,7 @@ class Draining:
         waiting = self._in_flight.waiting.take_newest(len(self._in_flight.waiting))
         parked = self._functions.remove(set(run_ids(self._functions.parked_entries())))
         if waiting or parked:
-            self._in_flight.effects.append(SendToScheduler(Returned(run_ids((*waiting, *parked)))))
+            self._in_flight.give_back(run_ids((*waiting, *parked)))
         if self._over or self._stays:
             return
         if now >= self.deadline:

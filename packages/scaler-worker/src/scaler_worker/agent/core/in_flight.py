@@ -12,7 +12,7 @@ from typing import Final
 from scaler_io.links.effects import Log
 from scaler_protocol.errors import ScalerError, TaskTimeoutError, describe, restore
 from scaler_protocol.ids import SESSION_BITS
-from scaler_protocol.messages import Message, Status, Withdraw, WorkerState
+from scaler_protocol.messages import Message, Returned, Status, Withdraw, WorkerState, pieces_of
 from scaler_protocol.objects import REFERENCE_BYTES
 from scaler_protocol.profiles import NO_PROFILE
 from scaler_worker.agent.core import events
@@ -257,6 +257,11 @@ class InFlight:
         self._results.append(task, row)
         if status == Status.FAILED:
             self.kept.keep((task,), (row,), len(payload))
+
+    def give_back(self, runs: Sequence[int]) -> None:
+        """Return runs that have not started to the scheduler."""
+        for some in pieces_of(runs):
+            self.send(Returned(some))
 
     def send(self, message: Message) -> None:
         """Queue a message to the scheduler."""

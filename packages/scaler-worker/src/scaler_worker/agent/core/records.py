@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import Final
 
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.messages import Group, Status, WorkerState
+from scaler_protocol.messages import MESSAGE_IDS, Group, Reconcile, Status, WorkerState
 from scaler_worker.ipc.frames import FUNCTIONS_LIMIT
 
 NO_RUN: Final = int.from_bytes(b"no run", "little")
@@ -93,6 +93,14 @@ TASK: Final = 1
 GROUP: Final = 2
 ATTEMPT: Final = 4
 FLAGS: Final = 5
+
+
+def reconciles(unfinished: Sequence[Entry], kept: Sequence[int]) -> Iterator[Reconcile]:
+    """What an agent tells a new scheduler: its runs, and the tasks whose outcomes it keeps."""
+    last = max(len(unfinished), len(kept), 1) - 1
+    for at in range(0, last + 1, MESSAGE_IDS):
+        some, end = unfinished[at : at + MESSAGE_IDS], at + MESSAGE_IDS
+        yield Reconcile([entry[TASK] for entry in some], run_ids(some), finished=kept[at:end], more=end <= last)
 
 
 def run_ids(entries: Iterable[Entry]) -> list[int]:

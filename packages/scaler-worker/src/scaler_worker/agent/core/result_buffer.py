@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from scaler_protocol.ids import SESSION_BITS
-from scaler_protocol.messages import MESSAGE_LIMIT, Done, Output
+from scaler_protocol.messages import MESSAGE_IDS, MESSAGE_LIMIT, Done, Output, pieces_of
 from scaler_protocol.payloads import Payloads
 
 DoneRow = tuple[int, int, bytes, bytes, bool]
@@ -39,7 +39,7 @@ class _Columns:
 
 
 class ResultBuffer:
-    """Collects outcomes and output per turn: one message per session, at most MESSAGE_LIMIT bytes each."""
+    """Collects outcomes and output per turn: messages per session of at most MESSAGE_LIMIT bytes and MESSAGE_IDS."""
 
     __slots__ = ("_agent", "_full", "_open", "_output")
 
@@ -64,7 +64,7 @@ class ResultBuffer:
         size: int,
     ) -> None:
         """Add outcomes of tasks of one session; `size` is the total of the payloads in bytes."""
-        columns = self._columns(tasks[0] >> SESSION_BITS, size)
+        columns = self._columns(tasks[0] >> SESSION_BITS, len(tasks), size)
         columns.stored += [len(columns.tasks) + position for position in stored]
         columns.tasks += tasks
         columns.runs += runs
@@ -81,9 +81,9 @@ class ResultBuffer:
         """Add output of a task; it is sent before outcomes that are added later."""
         self._output.append((task, stream, text))
 
-    def _columns(self, session: int, size: int) -> _Columns:
+    def _columns(self, session: int, count: int, size: int) -> _Columns:
         columns = self._open.get(session)
-        if columns is not None and columns.size + size > MESSAGE_LIMIT:
+        if columns is not None and (columns.size + size > MESSAGE_LIMIT or len(columns.tasks) + count > MESSAGE_IDS):
             self._full.append(columns.done(self._agent))
             columns = None
         if columns is None:
@@ -98,8 +98,9 @@ class ResultBuffer:
             by_session.setdefault(written[0] >> SESSION_BITS, []).append(written)
         self._output = []
         for written_here in by_session.values():
-            tasks, streams, texts = zip(*written_here, strict=True)
-            yield Output(tasks, streams, Payloads(texts))
+            for some in pieces_of(written_here):
+                tasks, streams, texts = zip(*some, strict=True)
+                yield Output(tasks, streams, Payloads(texts))
         yield from self._full
         for columns in self._open.values():
             yield columns.done(self._agent)
