@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from scaler_client.core import submit_builder
 from scaler_client.core.core import ClientCore
 from scaler_client.core.effects import AnswerShutdown, Cleared, Connected, KeepObjects, Print, Transmit, WorkersListed
 from scaler_client.core.events import (
@@ -24,6 +23,7 @@ from scaler_client.core.records import CallBlock, CallGroup, Deliver, FunctionBo
 from scaler_client.core.releases import RELEASE_TASKS
 from scaler_client.core.sent_functions import KEPT_FUNCTIONS
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp
+from scaler_protocol import messages
 from scaler_protocol.capacity import ListWorkers, WorkerList
 from scaler_protocol.errors import HandshakeRefusedError, SchedulerLostError, restore
 from scaler_protocol.handshake import Goodbye, Heartbeat, Welcome
@@ -145,7 +145,7 @@ def test_messages_are_cut_at_functions(core: ClientCore) -> None:
 
 
 def test_messages_are_cut_at_ids(core: ClientCore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submit_builder, "MESSAGE_IDS", 2)
+    monkeypatch.setattr(messages, "MESSAGE_IDS", 2)
     core.handle(CallsSubmitted([PlannedCall(number, GROUP) for number in range(1, 6)]), 0.0)
     sent(core)
     core.handle(TasksCancelled([1, 2, 3, 4, 5]), 0.0)

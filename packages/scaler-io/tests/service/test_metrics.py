@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
+import threading
 import urllib.request
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from scaler_io.service.metrics import MetricsPage, families
+from scaler_io.service.metrics import families
+from scaler_io.service.metrics_page import READERS_MOST, MetricsPage
 from scaler_io.service.options import http_address
 from scaler_io.transport.endpoint import ListenError
 from scaler_protocol.addresses import Address
 from scaler_protocol.monitoring import MonitorStatus, StorageStatus
+from support.waiting import wait_until
 
 STATUS = MonitorStatus(
     5, 1000.0, cpu=0.5, rss=7, waiting=4, held=1, assigned=2, succeeded=10, raised=3, cancelled=6, lost_runs=8,
@@ -103,6 +107,20 @@ def test_the_dashboard_asks_for_what_there_is() -> None:
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     asked = {name for query in queries for name in re.findall(r"scaler_\w+", query)}
     assert len(queries) >= 8 and asked <= there
+
+
+def test_silent_readers_take_few_threads_and_delay_nobody() -> None:
+    """The page is in the scheduler's process, whose threads and descriptors clients need."""
+    page, before = MetricsPage(Address("127.0.0.1", 0), lambda: (None, None)), threading.active_count()
+    with contextlib.ExitStack() as stack:
+        silent = [socket.create_connection(("127.0.0.1", page.port)) for _ in range(3 * READERS_MOST)]
+        for each in silent:
+            stack.enter_context(each).sendall(b"GET /metrics HTTP/1.1\r\n")
+        assert read(page.port) == {("scaler_up", ""): 0}
+        silent[0].settimeout(20)
+        assert silent[0].recv(1000) == b"", "the oldest is closed"
+        wait_until(lambda: threading.active_count() <= before + READERS_MOST, "few threads")
+    page.close()
 
 
 def test_an_address_in_use_is_named() -> None:

@@ -40,9 +40,10 @@ Texts = Sequence[str]
 Ids = Sequence[bytes]
 
 
-def pieces_of(ids: Sequence[T], most: int = MESSAGE_IDS) -> list[Sequence[T]]:
-    """The ids in pieces, at least one, that a message can name."""
-    return [ids[at : at + most] for at in range(0, max(1, len(ids)), most)]
+def pieces_of(ids: Sequence[T], most: int | None = None) -> list[Sequence[T]]:
+    """The ids in pieces, at least one, that a message can name: of at most MESSAGE_IDS, or `most`."""
+    step = most or MESSAGE_IDS
+    return [ids[at : at + step] for at in range(0, max(1, len(ids)), step)]
 
 
 class Status:

@@ -1,4 +1,4 @@
-"""Prometheus metrics from the scheduler's published status, and an HTTP page for them in its own thread.
+"""Prometheus metrics from the scheduler's published status.
 
 The scheduler and the web page serve the same metrics, so this module is below both.
 """
@@ -8,12 +8,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from scaler_io.transport.endpoint import ListenError
-from scaler_protocol.addresses import Address
 from scaler_protocol.monitoring import MonitorStatus, StorageStatus
 from scaler_protocol.safe_text import escaped_message
 
@@ -200,23 +197,3 @@ class StatusCollector(Collector):
         yield GaugeMetricFamily("scaler_up", "Whether the scheduler answers.", value=status is not None)
         if status is not None:
             yield from families(status, storage)
-
-
-class MetricsPage:
-    """Serves `/metrics` at an address in its own thread; raises ListenError if it cannot listen there."""
-
-    def __init__(self, address: Address, newest: Newest) -> None:
-        registry = CollectorRegistry()
-        registry.register(StatusCollector(newest))
-        try:
-            self._server, self._thread = start_http_server(address.port, address.host, registry)
-        except OSError as error:
-            where = str(address).removeprefix("tcp://")
-            raise ListenError(f"cannot serve metrics at {where}: {error.strerror or error}") from None
-        self.port: int = self._server.server_port
-
-    def close(self) -> None:
-        """Free the address."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from scaler_io.security.keyring import Credentials
-from scaler_io.service.metrics import MetricsPage
+from scaler_io.service.metrics_page import MetricsPage
 from scaler_protocol.addresses import Address
 from scaler_protocol.monitoring import StorageStatus
 from scaler_scheduler.monitoring.publisher import STATUS_SECONDS, StatusSampler
