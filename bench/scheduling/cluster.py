@@ -32,6 +32,8 @@ CALL = b"x" * 40
 RESULT = b"r" * 8
 BATCH, GROUPS = 1024, 256
 """Most tasks and groups of one Submit."""
+REPORT_SECONDS = 2.0
+"""How often a host reports, unless heartbeats are rarer than that: the default of agents."""
 STEP_SECONDS = 0.005
 """Virtual seconds from one look at the hosts to the next one."""
 
@@ -82,7 +84,7 @@ class Host(Peer):
         self.queue: deque[tuple[int, int]] = deque()
         self.ends: list[tuple[float, int, int, float]] = []
         self.returned: list[int] = []
-        self.status_at = now + seed.random()
+        self.status_at = now + REPORT_SECONDS * seed.random()
 
     def handle(self, message: Any, now: float) -> None:
         if isinstance(message, Run):
@@ -115,7 +117,7 @@ class Host(Peer):
             self.uplink.send(Returned(self.returned))
             self.returned = []
         if now >= self.status_at:
-            self.status_at = now + max(1.0, getattr(self.uplink, "heartbeat_seconds", 1.0))
+            self.status_at = now + max(REPORT_SECONDS, getattr(self.uplink, "heartbeat_seconds", 0.0))
             self.uplink.send(self._status())
         due = min(self.status_at, super().look(now))
         return min(due, self.ends[0][0]) if self.ends else due

@@ -223,6 +223,9 @@ void Link::receive(const zmq::message_t& frame) {
             if (owed_++ == 0) owed_since_ = heard_at_;
         }
         if (message.isHeartbeat()) {
+            if (const double seconds = message.getHeartbeat().getSeconds(); seconds > 0) {
+                heartbeat_ = std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds));
+            }
             if (message.getHeartbeat().getEcho()) return;
             capnp::MallocMessageBuilder answer;
             auto heartbeat = answer.initRoot<Message>().initHeartbeat();

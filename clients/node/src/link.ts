@@ -201,6 +201,7 @@ export class Link {
       this.owe();
     }
     if (type === "Heartbeat") {
+      this.heartbeatMs = 1000 * (fields.seconds as number) || this.heartbeatMs;
       if (fields.echo === false) this.send("Heartbeat", { sent: fields.sent, echo: true });
     } else if (sequence !== 0n) this.events.message(message);
     return true;

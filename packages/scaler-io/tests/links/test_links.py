@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scaler_io.links import admission
-from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp, PeerJoined, PeerLost
+from scaler_io.links import hub as hub_module
+from scaler_io.links.events import HubEvent, LinkDown, LinkLost, LinkRefused, LinkUp, PeerJoined, PeerLost
 from scaler_io.links.hub import FAULTS_LIMIT, Hub
 from scaler_io.links.link_record import KeptLimits, PeerTimeouts
 from scaler_io.links.streams import ACK_SECONDS, HEADER, KEPT_MOST, Frames, StreamGapError, message_of
-from scaler_io.links.uplink import GREETING_SECONDS, LinkState
+from scaler_io.links.uplink import GREETING_SECONDS, LinkState, Uplink
 from scaler_io.security.keyring import KeyRole, Principal
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import MalformedMessageError
@@ -744,3 +745,99 @@ def test_the_figures_of_links() -> None:
     hub.receive(b"a", [HEADER.pack(0, 1), *map(bytes, encode(heartbeat))], 0.4)
     acknowledged = hub.links(0.4)[0]
     assert acknowledged.kept == 0 and acknowledged.silent == 0.0 and acknowledged.round_trip == pytest.approx(0.1)
+
+
+# --- many peers -----------------------------------------------------------------------------------------------------
+
+
+def hub_of(peers: int, silence: float = 60.0) -> Hub:
+    """A hub with so many peers, which have joined at time 0."""
+    hub = Hub(5, admit=lambda hello: Welcome(5), timeouts=lambda hello: PeerTimeouts(60, silence))
+    for number in range(peers):
+        tell(hub, number, Hello(Role.CLIENT, number.to_bytes(16, "big"), 1, epoch=1), 0.0)
+    hub.tick(0.0)
+    hub.outgoing()
+    return hub
+
+
+def tell(hub: Hub, number: int, message: Message, now: float, sequence: int = 0) -> None:
+    hub.receive(number.to_bytes(4, "big"), [HEADER.pack(sequence, 0), *map(bytes, encode(message))], now)
+
+
+def said(hub: Hub) -> list[tuple[int, Message]]:
+    """What the hub has to say, and to whom."""
+    return [(int.from_bytes(route, "big"), message_of(frames)) for route, frames in hub.outgoing()]
+
+
+@pytest.mark.parametrize(
+    ("peers", "silence", "interval"),
+    [(1, 60.0, 1.0), (10, 60.0, 1.0), (15, 60.0, 1.5), (150, 60.0, 10.0), (15, 5.0, 1.25), (15, 2.0, 1.0)],
+)
+def test_the_more_peers_the_fewer_heartbeats_to_each(
+    peers: int, silence: float, interval: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_module, "HEARTBEATS_PER_SECOND", 10)
+    hub = hub_of(peers, silence)
+    assert hub.heartbeat_seconds == interval
+    now = 0.0
+    while (due := hub.due() or 0.0) < interval:
+        hub.tick(now := due)
+        assert said(hub) == []
+    assert due == interval <= now + 1.0  # a hub that does not tick for longer takes that for a pause
+    hub.tick(interval)
+    assert said(hub) == [(number, Heartbeat(int(interval * 1e9), seconds=interval)) for number in range(peers)]
+
+
+def test_a_silent_peer_among_many_is_lost_when_its_next_heartbeat_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_module, "HEARTBEATS_PER_SECOND", 1)
+    hub = hub_of(3, silence=8.0)
+    assert hub.heartbeat_seconds == 2.0
+    now, lost = 0.0, list[tuple[bytes, HubEvent]]()
+    while not lost:
+        now = max(now, hub.due() or 0.0)
+        lost = hub.tick(now)
+        for number, message in said(hub):
+            if number and isinstance(message, Heartbeat):
+                tell(hub, number, Heartbeat(message.sent, echo=True), now)
+    assert [(int.from_bytes(peer, "big"), event) for peer, event in lost] == [(0, PeerLost("silent for 8 s"))]
+    assert 8.0 <= now <= 8.0 + hub.heartbeat_seconds
+
+
+def test_a_peer_that_returns_heartbeats_sends_none_until_it_has_missed_one() -> None:
+    uplink = Uplink(Hello(Role.CLIENT, A, 1), 0.0, timeout_seconds=5.0)
+
+    def hear(message: Message, now: float) -> None:
+        uplink.receive([HEADER.pack(0, 0), *map(bytes, encode(message))], now)
+
+    uplink.opened(0.0)
+    hear(Welcome(5), 0.0)
+    uplink.outgoing()
+    for now in (1.0, 2.0, 4.0, 6.0):
+        hear(Heartbeat(7, seconds=2.0), now)
+        assert [message_of(frames) for frames in uplink.outgoing()] == [Heartbeat(7, echo=True)]
+        uplink.tick(now + 1.9)
+        assert uplink.outgoing() == [] and uplink.heartbeat_seconds == 2.0
+    assert uplink.due() == 9.0
+    uplink.tick(9.0)
+    assert [message_of(frames) for frames in uplink.outgoing()] == [Heartbeat(9 * 10**9)]
+    hear(Heartbeat(9 * 10**9, echo=True, seconds=1.0), 9.1)
+    assert uplink.heartbeat_seconds == 1.0 and uplink.outgoing() == []
+    while not (events := uplink.tick(now := uplink.due())):
+        pass
+    assert events == [LinkDown("the peer is silent")] and 14.1 <= now <= 15.1
+
+
+def test_who_waits_for_an_acknowledgement_gets_it_in_time_whoever_else_waits() -> None:
+    hub = hub_of(3)
+    for number, sequence, now in ((0, 1, 0.10), (1, 1, 0.11), (0, 2, 0.12), (2, 1, 0.13)):
+        tell(hub, number, Cancel((1,)), now, sequence)
+    assert hub.due() == pytest.approx(0.15)
+    hub.send((1).to_bytes(16, "big"), Cancel((1,)))  # acknowledges, too
+    hub.outgoing()
+    hub.tick(0.151)
+    assert said(hub) == [(0, Acknowledge())] and hub.due() == pytest.approx(0.18)
+    tell(hub, 0, Cancel((1,)), 0.16, 3)
+    hub.tick(0.181)
+    assert said(hub) == [(2, Acknowledge())] and hub.due() == pytest.approx(0.21)
+    hub.tick(0.211)
+    assert said(hub) == [(0, Acknowledge())]

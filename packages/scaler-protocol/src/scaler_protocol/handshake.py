@@ -100,10 +100,14 @@ class NeedHello:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Shows that the sender lives; `sent` is its clock in nanoseconds, and the peer returns it with `echo` set."""
+    """Shows that the sender lives; `sent` is its clock in nanoseconds, and the peer returns it with `echo` set.
+
+    A service tells the interval of its heartbeats, which grows with the number of its peers; 0 tells nothing.
+    """
 
     sent: int
     echo: bool = False
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

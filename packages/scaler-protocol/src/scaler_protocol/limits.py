@@ -161,6 +161,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "session_token": Bytes(0, 64),
     },
     "Refused": {"reasons": Column(WORDS, 64)},
+    "Heartbeat": {"seconds": SECONDS},
     "Submit": {
         "groups": Column(Anything(), MESSAGE_GROUPS, each_fits=True),
         "tasks": _MESSAGE_IDS,
@@ -256,6 +257,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "offer_managers": Column(UNIT, ENTRIES),
         "offer_capabilities": Column(_FIGURES, ENTRIES),
         "refusal": NAME,
+        "heartbeat_seconds": SECONDS,
     },
     "TaskEvents": {
         "group_functions": _NAMES,

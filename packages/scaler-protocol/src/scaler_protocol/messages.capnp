@@ -58,7 +58,7 @@ struct Welcome {
 }
 struct Refused { reasons @0 :List(Text); inUse @1 :Bool; }
 struct NeedHello {}
-struct Heartbeat { sent @0 :UInt64; echo @1 :Bool; }
+struct Heartbeat { sent @0 :UInt64; echo @1 :Bool; seconds @2 :Float64; }
 struct Acknowledge {}
 struct Goodbye { reason @0 :Text; }
 
@@ -359,6 +359,7 @@ struct MonitorStatus {
   refusal @76 :Text;
   sessions @77 :UInt64;
   workerSeconds @78 :List(Float64);
+  heartbeatSeconds @79 :Float64;
 }
 struct TaskEvents {
   groupNumbers @0 :List(UInt64);

@@ -160,6 +160,7 @@ class MonitorStatus:
     refusal: str = ""
     sessions: int = 0
     worker_seconds: Sequence[float] = ()
+    heartbeat_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import TaskEvents, TaskStep
 from scaler_ui.model.model import MonitorEvent
-from scaler_ui.model.tables import fields, task_of_run
+from scaler_ui.model.tables import fields, task_of_run, worker_rows
 
 if TYPE_CHECKING:
     from conftest import Publications
@@ -93,6 +94,8 @@ def test_the_fields_of_a_screen(publications: Publications) -> None:
     first, last = shown["workers"][0], shown["workers"][-1]
     assert (first["free"], first["sent"], first["queued"], first["itl"], first["stale"]) == (998, 2, 1, "110", False)
     assert (last["silence"], last["stale"], last["itl"]) == (13.0, True, "100")
+    assert model.status is not None
+    assert not worker_rows(replace(model.status, heartbeat_seconds=10.0))[-1].stale  # hosts report that seldom
     assert not shown["stale"] and fields(model, 56.0)["stale"]
     assert fields(publications.model_of(), 0.0) == {}
 

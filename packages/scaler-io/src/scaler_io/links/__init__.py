@@ -11,10 +11,11 @@ been lost, that stream is not resumed either.
     Uplink:  DOWN --opened--> GREETING --Welcome--> UP --broken / NeedHello / silence--> DOWN
              GREETING --Refused--> REFUSED (final); DOWN for longer than the timeout --> LinkLost, once
 
-Both sides send a heartbeat per interval; every received message is a sign of life. The hub gives up a peer whose route
-has been broken for its *grace* time, one that has been silent for its *silence* time, and one that has acknowledged
-nothing for STUCK_SECONDS while more than KEPT_LIMIT bytes wait for it. The largest message is not counted, because its
-receiver may not have asked for it. Unnumbered messages are not kept, but counted until the peer returns a heartbeat. If
-a peer leaves too many of them unread, its connection is closed (`Hub.cuts`): nothing else bounds the memory that they
-take in the transport.
+The hub sends heartbeats, which its peers return; the more peers, the longer the interval. A peer that has missed one
+sends its own. Every received message is a sign of life. The hub gives up a peer whose route has been broken for its
+*grace* time, one that has been silent for its *silence* time, and one that has acknowledged nothing for STUCK_SECONDS
+while more than KEPT_LIMIT bytes wait for it. The largest message is not counted, because its receiver may not have
+asked for it. Unnumbered messages are not kept, but counted until the peer returns a heartbeat. If a peer leaves too
+many of them unread, its connection is closed (`Hub.cuts`): nothing else bounds the memory that they take in the
+transport.
 """

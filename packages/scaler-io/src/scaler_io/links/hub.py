@@ -41,7 +41,12 @@ FAULTS_LIMIT = 100
 LEFT_LIMIT = 256 * 1024 * 1024
 """Bytes that the clients of a key may leave in a service while they have no connection."""
 CONNECTED_SECONDS = 10.0
-"""How long a peer that sends nothing, not even heartbeats, counts as connected."""
+"""How long a peer that sends nothing, not even heartbeats, counts as connected, unless they are rarer than that."""
+HEARTBEATS_PER_SECOND = 1000
+"""Most heartbeats to all peers together: with more peers each gets fewer, so that they take little of our time."""
+LONGEST_HEARTBEAT_SECONDS = 10.0
+_HEARTBEATS_IN_SILENCE = 4
+"""Least number of heartbeats in the time after which a silent peer is lost, however many peers there are."""
 _UNNUMBERED_BYTES = 128
 """About what ZeroMQ takes for a small message."""
 HELLO_BYTES = 256 * 1024
@@ -83,7 +88,8 @@ class Hub:
         self._incarnation = incarnation
         self._admit = admit
         self._timeouts = timeouts
-        self._heartbeat = heartbeat_seconds
+        self._heartbeat, self._longest_heartbeat = heartbeat_seconds, LONGEST_HEARTBEAT_SECONDS
+        """The interval for few peers, and the longest one that the timeout of every peer allows."""
         self._principal = principal
         self._permitted = permitted
         self.kept_limits = kept or KeptLimits(KEPT_LIMIT, KEPT_MOST)
@@ -101,11 +107,16 @@ class Hub:
         self._heartbeats: deque[LinkRecord] = deque()
         """Peers in the order of their last heartbeat; forgotten ones are skipped."""
         self._owing: dict[LinkRecord, None] = {}
-        """Peers that may wait for an acknowledgement."""
+        """Peers that may wait for an acknowledgement, in the order of the messages that it is for."""
         self._watched: dict[LinkRecord, None] = {}
         """Peers that every tick examines: with a broken route, or with too many bytes waiting or unread."""
         self._ticked_at: float | None = None
         self._suspensions = Suspensions()
+
+    @property
+    def heartbeat_seconds(self) -> float:
+        """The interval of heartbeats to each peer."""
+        return max(self._heartbeat, min(self._longest_heartbeat, len(self._peers) / HEARTBEATS_PER_SECOND))
 
     def receive(self, route: bytes, frames: list[bytes], now: float) -> tuple[bytes, HubEvent] | None:
         """Receive a message; returns the peer and the event for the core, if any.
@@ -129,6 +140,7 @@ class Hub:
             self._leave_route(peer)
             raise
         if stream.owed == 1:
+            self._owing.pop(peer, None)
             self._owing[peer] = None
         elif stream.owed >= ACK_MESSAGES:
             self._write_unnumbered(peer, Acknowledge())
@@ -213,14 +225,15 @@ class Hub:
     def is_connected(self, identity: bytes) -> bool:
         """Whether a peer has a connection over which it was heard of lately."""
         peer, now = self._peers.get(identity), self._ticked_at or 0.0
-        return peer is not None and peer.broken_at is None and now < peer.heard_at + CONNECTED_SECONDS
+        silence = max(CONNECTED_SECONDS, 2 * self.heartbeat_seconds)
+        return peer is not None and peer.broken_at is None and now < peer.heard_at + silence
 
     def links(self, now: float) -> list[LinkFigures]:
         """The links of all peers."""
         return [peer.figures(now) for peer in self._peers.values()]
 
     def tick(self, now: float) -> list[tuple[bytes, HubEvent]]:
-        """Send due heartbeats and acknowledgements; returns the lost peers. Call at least every heartbeat interval."""
+        """Send due heartbeats and acknowledgements; returns the lost peers. Call when `due` says so."""
         self._exclude_pause(now)
         self.is_tick_due = False
         lost: list[tuple[bytes, HubEvent]] = []
@@ -230,26 +243,37 @@ class Hub:
             else:
                 self._drop_if_lost(peer, now, lost)
         self._drop_departed(lost)
-        while self._heartbeats and now >= self._heartbeats[0].heartbeat_at + self._heartbeat:
+        interval = self.heartbeat_seconds
+        while self._heartbeats and now >= self._heartbeats[0].heartbeat_at + interval:
             peer = self._heartbeats.popleft()
             if self._peers.get(peer.identity) is peer and not self._drop_if_lost(peer, now, lost):
                 peer.heartbeat_at = now
                 self._heartbeats.append(peer)
                 sent = int(now * 1e9)
                 peer.heartbeats.append((sent, peer.unnumbered))
-                self._write_unnumbered(peer, Heartbeat(sent=sent))
-        for peer in list(self._owing):
-            due = peer.stream.owes_acknowledgement(now)
-            if due and peer.broken_at is None:
-                self._write_unnumbered(peer, Acknowledge())
-            if due or not peer.stream.owed:
-                del self._owing[peer]
+                self._write_unnumbered(peer, Heartbeat(sent, seconds=interval))
+        while (owing := self._first_owing()) is not None and owing.stream.owes_acknowledgement(now):
+            del self._owing[owing]
+            if owing.broken_at is None:
+                self._write_unnumbered(owing, Acknowledge())
         return lost
+
+    def _first_owing(self) -> LinkRecord | None:
+        """The peer that has waited longest for an acknowledgement."""
+        while self._owing:
+            peer = next(iter(self._owing))
+            if peer.stream.owed:
+                return peer
+            del self._owing[peer]
+        return None
 
     def due(self) -> float | None:
         """When `tick` must be called; None if no peer is connected."""
-        times = [self._heartbeats[0].heartbeat_at + self._heartbeat] if self._heartbeats else []
-        times += [at for peer in self._owing if (at := peer.stream.acknowledgement_due()) is not None]
+        times = [self._heartbeats[0].heartbeat_at + self.heartbeat_seconds] if self._heartbeats else []
+        if times and self._ticked_at is not None:
+            times.append(self._ticked_at + self._heartbeat)  # a longer wait would be taken for a pause
+        if (owing := self._first_owing()) is not None and (at := owing.stream.acknowledgement_due()) is not None:
+            times.append(at)
         times += [at for peer in self._watched if (at := peer.loss_due(self.kept_limits)) < math.inf]
         return min(times, default=None)
 
@@ -294,7 +318,7 @@ class Hub:
     def _handle_link_message(self, peer: LinkRecord, message: Message, now: float) -> tuple[bytes, HubEvent] | None:
         if isinstance(message, Heartbeat):
             if not message.echo:
-                self._write_unnumbered(peer, replace(message, echo=True))
+                self._write_unnumbered(peer, Heartbeat(message.sent, True, self.heartbeat_seconds))
                 return None
             peer.returned(message.sent, now)
             return None
@@ -389,6 +413,7 @@ class Hub:
         peer = LinkRecord(hello, route, principal, timeouts, now, confirmed=confirmed, in_process=in_process)
         self._peers[hello.identity] = self._routes[route] = peer
         self._links[principal.key] += 1
+        self._longest_heartbeat = min(self._longest_heartbeat, timeouts.silence / _HEARTBEATS_IN_SILENCE)
         self._heartbeats.append(peer)
         return peer
 
@@ -400,7 +425,7 @@ class Hub:
             incarnation=self._incarnation,
             received=peer.stream.received,
             resumed=resumed,
-            heartbeat_seconds=self._heartbeat,
+            heartbeat_seconds=self.heartbeat_seconds,
             session_token=self._token(hello, peer.principal) if self._token is not None else b"",
         )
         self._write(peer, welcome)

@@ -18,6 +18,8 @@ FIRST_RETRY_SECONDS = 0.05
 LAST_RETRY_SECONDS = 1.0
 GREETING_SECONDS = 2.0
 """How long to wait for the answer to Hello before a new connection is made."""
+_MISSED = 1.5
+"""Intervals without a heartbeat of the service after which we send one: returning that of the service is enough."""
 
 
 class LinkState(Enum):
@@ -34,7 +36,6 @@ class Uplink:
 
     def __init__(self, hello: Hello, now: float, *, timeout_seconds: float, in_process: bool = False) -> None:
         self.state = LinkState.DOWN
-        self.round_trip = 0.0
         self.peer_incarnation = 0
         self.heard_at = now
         """When the last message was received; at first, when the link was made."""
@@ -47,6 +48,7 @@ class Uplink:
         self._retry = FIRST_RETRY_SECONDS
         self._attempt_at = now
         self._silent_since = self._heartbeat_at = self._down_since = now
+        """`_heartbeat_at`: when the last heartbeat was sent or returned."""
         self._ticked_at = now
         self._lost = False
         self._handlers: dict[type[Any], Callable[[Any, float], list[UplinkEvent]]] = {
@@ -62,6 +64,11 @@ class Uplink:
     def identity(self) -> bytes:
         """By which the service knows us."""
         return self._hello.identity
+
+    @property
+    def heartbeat_seconds(self) -> float:
+        """The interval of the service's heartbeats, as it has told last."""
+        return self._heartbeat
 
     @property
     def epoch(self) -> int:
@@ -150,12 +157,12 @@ class Uplink:
         return [message]
 
     def tick(self, now: float) -> list[UplinkEvent]:
-        """Send due heartbeats and acknowledgements, detect silence. Call at least every heartbeat interval."""
+        """Send due heartbeats and acknowledgements, detect silence. Call when `due` says so."""
         self._exclude_pause(now)
         if self.state is LinkState.UP:
             if now > self._silent_since + max(self._timeout, 3 * self._heartbeat):
                 return self.broken("the peer is silent", now)
-            if now >= self._heartbeat_at + self._heartbeat:
+            if now >= self._heartbeat_at + _MISSED * self._heartbeat:
                 self._heartbeat_at = now
                 self._out.append(self._stream.write(Heartbeat(sent=int(now * 1e9))))
             elif self._stream.owes_acknowledgement(now):
@@ -184,15 +191,16 @@ class Uplink:
         if self.state is not LinkState.UP:
             at = self._attempt_at if self.state is LinkState.DOWN else self._silent_since + GREETING_SECONDS
             return min(at, self._ticked_at + self._heartbeat)  # a longer wait would be taken for a pause
-        heartbeat = self._heartbeat_at + self._heartbeat
+        due = min(self._heartbeat_at + _MISSED * self._heartbeat, self._ticked_at + self._heartbeat)
         acknowledge = self._stream.acknowledgement_due()
-        return heartbeat if acknowledge is None else min(heartbeat, acknowledge)
+        return due if acknowledge is None else min(due, acknowledge)
 
     def _heartbeat_received(self, heartbeat: Heartbeat, now: float) -> list[UplinkEvent]:
-        if heartbeat.echo:
-            self.round_trip = now - heartbeat.sent / 1e9
-        elif self.state is LinkState.UP:
-            self._out.append(self._stream.write(replace(heartbeat, echo=True)))
+        if self.state is LinkState.UP:
+            self._heartbeat = heartbeat.seconds or self._heartbeat
+            if not heartbeat.echo:
+                self._heartbeat_at = now
+                self._out.append(self._stream.write(Heartbeat(heartbeat.sent, echo=True)))
         return []
 
     def _welcomed(self, welcome: Welcome, now: float) -> list[UplinkEvent]:

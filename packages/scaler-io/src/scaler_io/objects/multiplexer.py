@@ -92,8 +92,6 @@ class Multiplexer:
         self.lost = False
         """Whether the server had been silent for longer than the timeout at the last check."""
         self._uplink, self._server, self._timeout = uplink, server, timeout_seconds
-        self._silence = timeout_seconds
-        """How long the server may be silent, in seconds."""
         self.near: bool | None = None
         """Whether the server is on this host; None before its first Welcome."""
         self._mappings, self._prove, self._live_in, self._welcomed = mappings, prove, live, welcomed
@@ -108,6 +106,11 @@ class Multiplexer:
         self._in_flight = 0
         self._window = WINDOW_BYTES
         self._numbers = 0
+
+    @property
+    def _silence(self) -> float:
+        """How long the server may be silent, in seconds."""
+        return max(self._timeout, _HEARTBEATS * self._uplink.heartbeat_seconds) if self._up else self._timeout
 
     def add(self, operation: Operation) -> None:
         """Queue an operation; it fails at once if the connection has ended."""
@@ -126,14 +129,13 @@ class Multiplexer:
             self._answered(event.request, event, now)
         elif isinstance(event, LinkUp):
             self._up = True
-            self._silence = max(self._timeout, _HEARTBEATS * event.welcome.heartbeat_seconds)
             if not event.resumed:
                 self._begin(event.welcome)
                 self._restart_operations()
                 if self._replica_server is not None and not self.near:
                     self._put_first(self._replica_server.announce(now))
         elif isinstance(event, LinkDown):
-            self._up, self._silence = False, self._timeout
+            self._up = False
         elif isinstance(event, LinkRefused):
             reasons = "; ".join(event.reasons)
             self.end(HandshakeRefusedError(f"object storage server {self._server} refused the connection: {reasons}"))

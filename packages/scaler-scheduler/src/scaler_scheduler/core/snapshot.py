@@ -45,6 +45,8 @@ class ProcessStats:
     received: Mapping[str, int] = field(default_factory=dict)
     lag: Callable[[bytes], float] = lambda peer: 0.0
     """Round trip to a peer in seconds, at the last heartbeat."""
+    heartbeat_seconds: float = 0.0
+    """The interval of heartbeats to each peer."""
 
 
 def workers_share(agents: int) -> int:
@@ -81,6 +83,7 @@ def monitor_status(
         uptime=stats.uptime,
         cpu=stats.cpu,
         rss=stats.rss,
+        heartbeat_seconds=stats.heartbeat_seconds,
         waiting=state.waiting.count,
         held=event_log.unfinished - state.waiting.count - assigned,
         assigned=assigned,

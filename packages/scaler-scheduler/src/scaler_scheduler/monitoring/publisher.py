@@ -78,6 +78,7 @@ class StatusSampler:
             self._hub.sent,
             self._hub.received,
             self._hub.round_trip,
+            self._hub.heartbeat_seconds,
         )
 
 

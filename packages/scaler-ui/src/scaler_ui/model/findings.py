@@ -17,7 +17,14 @@ from scaler_protocol.plurals import counted
 from scaler_protocol.units import duration, size
 from scaler_protocol.waiting import WaitReasons
 from scaler_ui.model.estimates import time_left
-from scaler_ui.model.model import STALE_SECONDS, GroupInfo, MonitorModel, RecentRuns, running
+from scaler_ui.model.model import (
+    STALE_SECONDS,
+    GroupInfo,
+    MonitorModel,
+    RecentRuns,
+    running,
+    stale_report_seconds,
+)
 
 RECENT_SECONDS: Final = 600.0
 """How long an event is worth a finding."""
@@ -253,7 +260,7 @@ def _odd_runs(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
 
 def _late_hosts(status: MonitorStatus) -> Iterator[Finding]:
     for column, least, text in (
-        (status.agent_status_ages, 2 * STALE_SECONDS, "has been silent for"),
+        (status.agent_status_ages, 2 * stale_report_seconds(status), "has been silent for"),
         (status.agent_round_trips, LAG_SECONDS, "answers late: after"),
     ):
         for host, worst, usual in _compared(status, column):

@@ -182,6 +182,11 @@ def running(status: MonitorStatus) -> int:
     return sum(map(bool, status.worker_runs))
 
 
+def stale_report_seconds(status: MonitorStatus) -> float:
+    """Seconds without a report after which the figures of a host are marked as old: hosts report with heartbeats."""
+    return max(STALE_SECONDS, 2 * status.heartbeat_seconds)
+
+
 class MonitorModel:
     """The state of all received messages. `now` is any monotonic clock in seconds."""
 

@@ -13,7 +13,7 @@ from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.messages import WorkerState
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_ui.model.findings import findings
-from scaler_ui.model.model import IN_TASK, STALE_SECONDS, MonitorModel, running
+from scaler_ui.model.model import IN_TASK, MonitorModel, running, stale_report_seconds
 
 EVENTS_SHOWN = 20
 STATE_WORDS = {
@@ -55,6 +55,7 @@ class WorkerRow:
 def worker_rows(status: MonitorStatus, quiet: float = 0.0) -> list[WorkerRow]:
     """All workers of all agents; the status is `quiet` seconds old."""
     places = {number: place for place, number in enumerate(status.agents)}
+    stale = stale_report_seconds(status)
     rows = []
     for agent, name, pid, state, run, cpu, rss, queued in zip(
         status.worker_agents, status.worker_names, status.worker_pids, status.worker_states, status.worker_runs,
@@ -81,7 +82,7 @@ def worker_rows(status: MonitorStatus, quiet: float = 0.0) -> list[WorkerRow]:
                 lag=status.agent_round_trips[at],
                 itl="".join(str(int(flag)) for flag in flags),
                 silence=silence,
-                stale=silence > STALE_SECONDS,
+                stale=silence > stale,
                 run=run,
                 capabilities=status.agent_capabilities[at],
                 number=agent,

@@ -30,8 +30,6 @@ class AgentLink:
     def __init__(self, dialer: AnyDialer, shared: SharedState, take_turn: Callable[[], None]) -> None:
         self.connected = asyncio.Event()
         """Set with each connection to a scheduler."""
-        self.heartbeat_seconds = 0.0
-        """The interval that the scheduler has announced; 0 before the first connection."""
         self._dialer, self._shared, self._take_turn = dialer, shared, take_turn
         self._loop = asyncio.get_running_loop()
         self._due = 0.0
@@ -45,6 +43,11 @@ class AgentLink:
     def is_up(self) -> bool:
         """Whether messages reach the scheduler at once."""
         return self._dialer.uplink.state is LinkState.UP
+
+    @property
+    def heartbeat_seconds(self) -> float:
+        """The interval of the scheduler's heartbeats."""
+        return self._dialer.uplink.heartbeat_seconds
 
     @property
     def is_congested(self) -> bool:
@@ -111,7 +114,6 @@ class AgentLink:
                 self._was_up = True
                 self._missing.cancel()
                 welcome = event.welcome
-                self.heartbeat_seconds = welcome.heartbeat_seconds
                 self._shared.follow(welcome.incarnation, welcome.storage_address, welcome.session_token)
                 self.connected.set()
                 LOGGER.info("ClusterProcess: connected to the scheduler")
