@@ -93,8 +93,7 @@ class Completion:
     def _forward(self, agent: AgentRecord, records: Sequence[TaskRecord], report: Done, owner: SessionRecord) -> None:
         """All runs of the report ended with a value for the same owner: send it the report as it is."""
         for record in records:
-            record.state = DONE
-            record.call = b""
+            record.state, record.call, record.run = DONE, b"", 0
         if owner.attached:
             self._state.send(owner.peer, report)
         if owner.kept is not None:
@@ -120,7 +119,7 @@ class Completion:
         self, agent: AgentRecord, record: TaskRecord, report: Done, position: int, stored: bool, now: float
     ) -> None:
         """An intermediate node has a value. This is the usual end of a node; no message goes to its owner."""
-        record.state, record.call = DONE, b""
+        record.state, record.call, record.run = DONE, b"", 0
         event_log, outcome = self._state.event_log, (Status.VALUE, report.results[position], stored)
         self._state.count_ended(record, Status.VALUE)
         if self._state.recorder is not None:
@@ -283,7 +282,7 @@ class Completion:
     ) -> None:
         if record.state == HELD:
             self._state.leave_apart(record)
-        record.state, record.call = DONE, b""
+        record.state, record.call, record.run = DONE, b"", 0
         event_log = self._state.event_log
         self._state.count_ended(record, outcome[0])
         if event_log.listening:
@@ -472,7 +471,7 @@ class Completion:
         """A run is over: cancel the tasks it submitted that have not ended, and release the others."""
         if parent.extra is None or not parent.extra.children:
             return
-        children, parent.extra.children = parent.extra.children, []
+        children, parent.extra.children = parent.extra.children, None
         for task in children:
             child = self._state.find(task)
             if child is None:

@@ -524,6 +524,7 @@ class SchedulerCore:
                 if task.state == ASSIGNED:
                     assigned += 1
                     assert task.agent is not None and task.agent.runs.get(task.run) is task
+                assert task.state != DONE or not (task.run or task.call), f"{number:x} has ended, but has a run"
                 waiting += task.state == WAITING
                 unfinished += task.state != DONE
         for session in self.state.ended_sessions:

@@ -225,7 +225,7 @@ def _blocked_parents(state: SchedulerState) -> Row:
     rows: list[Row] = []
     for agent, run in islice(blocked, PARENTS):
         task = agent.runs[run]
-        children = task.extra.children if task.extra is not None else []
+        children = (task.extra.children if task.extra is not None else None) or []
         open_children = [child for child in islice(children, CHILDREN_LOOKED) if _is_open(state, child)]
         rows.append(
             {

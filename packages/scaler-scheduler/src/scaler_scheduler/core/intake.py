@@ -125,7 +125,9 @@ class Intake:
             if _has_last_node(event):
                 self._state.graph_arrived(session, graph)
         if parent is not None:
-            parent.more().children.extend([record.id for record in chain(new, met)])
+            extra = parent.more()
+            extra.children = extra.children or []
+            extra.children += [record.id for record in chain(new, met)]
         if not plain:
             for position in event.stored:
                 records[position].more().stored = True

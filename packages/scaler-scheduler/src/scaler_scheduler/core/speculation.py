@@ -172,7 +172,7 @@ class Speculation:
         task.state, task.agent, task.run, task.cost = ASSIGNED, agent, second.run, second.cost
         agent.runs[task.run] = task
         if second.extra is not None:
-            extra.children, second.extra.children = second.extra.children, []
+            extra.children, second.extra.children = second.extra.children, None
         if extra.suspect:
             self._state.suspects.moved(agent, task)
         if self._state.event_log.listening:
