@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import ClassVar, Final
+from dataclasses import replace
+from typing import Any, ClassVar, Final
 
 from scaler_protocol.lazy_dataclass import dataclass
 
@@ -52,8 +53,9 @@ class EventKind:
 class MonitorStatus:
     """Statistics of the scheduler, its peers and tasks; memory in bytes, CPU in cores, times in seconds since 1970.
 
-    With `snapshot`, the TaskEvents that follow contain all tasks that have not ended. The numbers of groups and agents
-    are not 0, and are never reused while the scheduler runs.
+    With `snapshot`, the TaskEvents that follow contain all tasks that have not ended. Other ones are sent without the
+    OPTIONAL columns that are as in the status before: see `changes`. The numbers of groups and agents are not 0, and
+    are never reused while the scheduler runs.
     """
 
     COLUMNS: ClassVar = (
@@ -80,6 +82,10 @@ class MonitorStatus:
         ),
         ("offer_managers", "offer_capabilities", "offer_runtimes"),
     )  # fmt: skip
+    OPTIONAL: ClassVar = frozenset({
+        "agent_names", "agent_hosts", "agent_capabilities", "agent_runtimes", "agent_managers", "agent_units",
+        "worker_names",
+    })  # fmt: skip
 
     incarnation: int
     at: float
@@ -161,6 +167,25 @@ class MonitorStatus:
     sessions: int = 0
     worker_seconds: Sequence[float] = ()
     heartbeat_seconds: float = 0.0
+
+
+def changes(status: MonitorStatus, before: MonitorStatus) -> MonitorStatus:
+    """The status without the OPTIONAL columns that are as in the one before: texts, which take most of the message."""
+    columns = MonitorStatus.OPTIONAL
+    same: dict[str, Any] = {column: () for column in columns if getattr(status, column) == getattr(before, column)}
+    return replace(status, **same)
+
+
+def completed(status: MonitorStatus, before: MonitorStatus | None) -> MonitorStatus | None:
+    """The status with the columns that `changes` has left out; None if those of the one before do not fit."""
+    left_out: dict[str, Any] = {}
+    for columns in MonitorStatus.COLUMNS:
+        for column in MonitorStatus.OPTIONAL.intersection(columns):
+            if len(getattr(status, column)) != (size := len(getattr(status, columns[0]))):
+                left_out[column] = getattr(before, column, ())
+                if len(left_out[column]) != size:
+                    return None
+    return replace(status, **left_out)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler_io.links.streams import HEADER
-from scaler_protocol.codec import encode
+from scaler_protocol.codec import decode, encode
 from scaler_protocol.handshake import Acknowledge
 from scaler_protocol.messages import Message
-from scaler_protocol.monitoring import PACKED_BATCH, MonitorStatus, TaskEvents, TaskStep
+from scaler_protocol.monitoring import PACKED_BATCH, MonitorStatus, TaskEvents, TaskStep, changes
 from scaler_protocol.profiles import PROFILE
 from scaler_ui.model.feed import Feed
 from scaler_ui.model.model import MonitorModel
@@ -60,6 +60,27 @@ def test_after_a_gap_the_feed_subscribes_again(publications: Publications) -> No
     line.publish(5, publications.status(snapshot=True))
     line.publish(6, publications.batch(TaskStep.WAITING, 1, 8))
     assert len(feed.take()) == 2 and (feed.gaps, line.renewals) == (1, 1)
+
+
+def test_what_is_as_in_the_status_before_is_not_sent_again(publications: Publications) -> None:
+    line = Line()
+    feed = Feed(line)
+    first = publications.status(snapshot=True)
+    moved = replace(first, snapshot=False, agent_hosts=["c", *first.agent_hosts[1:]], waiting=7)
+    rows: dict[str, Any] = {column: getattr(moved, column)[:1] for column in MonitorStatus.COLUMNS[3]}
+    fewer = replace(moved, **rows | dict.fromkeys(MonitorStatus.COLUMNS[4], ()))
+    sent = [first, changes(moved, first), changes(moved, moved), changes(fewer, moved)]
+    for number, status in enumerate(sent, 1):
+        line.publish(number, status)
+    assert feed.take() == [decode([bytes(frame) for frame in encode(each)]) for each in (first, moved, moved, fewer)]
+    assert sent[1].agent_hosts == moved.agent_hosts and not sent[1].agent_names and not sent[2].agent_hosts
+    assert sent[3].agent_names == fewer.agent_names
+    assert sent[2].worker_pids == moved.worker_pids and not sent[2].worker_names
+    line.publish(5, replace(moved, agent_names=()))  # a faulty publisher: those before were fewer
+    line.publish(6, moved)
+    assert feed.take() == [] and (feed.malformed, feed.gaps, line.renewals) == (1, 0, 1)
+    line.publish(7, replace(first, worker_names=()))
+    assert feed.take() == [] and (feed.malformed, line.renewals) == (2, 2)
 
 
 def test_another_scheduler_starts_a_new_snapshot(publications: Publications) -> None:

@@ -1,9 +1,9 @@
 """The publisher: the shell that sends monitors the scheduler's status and events.
 
 Without subscribers nothing is computed and no timer runs. A new subscriber causes a MonitorStatus that begins a
-snapshot, a MonitorHistory, and TaskEvents with all tasks that have not ended; then events every EVENT_SECONDS, a status
-every second, and the status of the object storage server as it arrives. Messages are numbered, so that a subscriber
-that is too slow notices which were dropped.
+snapshot, a MonitorHistory, and TaskEvents with all tasks that have not ended; then events every EVENT_SECONDS, every
+second what of the status has changed, and the status of the object storage server as it arrives. Messages are numbered,
+so that a subscriber that is too slow notices which were dropped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scaler_io.transport.publishing import Publisher
 from scaler_protocol.addresses import Address
 from scaler_protocol.codec import encode
 from scaler_protocol.messages import Message
-from scaler_protocol.monitoring import MonitorStatus
+from scaler_protocol.monitoring import MonitorStatus, changes
 from scaler_scheduler.core.core import SchedulerCore
 from scaler_scheduler.core.dump import Row
 from scaler_scheduler.core.snapshot import ProcessStats
@@ -98,6 +98,8 @@ class MonitorPublisher:
         self._storage = storage
         self._watch: StorageWatch | None = None
         self._sampler = sampler
+        self._status = MonitorStatus(0, 0.0)
+        """The last one that was published."""
         self._loop = asyncio.get_running_loop()
         self._publisher = Publisher(keys)
         self._credentials = keys.own if keys is not None else None
@@ -140,7 +142,8 @@ class MonitorPublisher:
 
     def _begin(self) -> None:
         self._publish_events()  # earlier subscribers get what has happened so far
-        self._publish(self._sampler.status(first=True))
+        self._status = self._sampler.status(first=True)
+        self._publish(self._status)
         self._publish(self._core.history(time.time() - time.monotonic()))
         self._core.start_events(time.monotonic())
         self._publish_events()
@@ -161,7 +164,8 @@ class MonitorPublisher:
     def _on_status(self, timer: int) -> None:
         self._timers[timer] = self._loop.call_later(STATUS_SECONDS, self._on_status, timer)
         self._publisher.close_revoked()
-        self._publish(self._sampler.status())
+        before, self._status = self._status, self._sampler.status()
+        self._publish(changes(self._status, before))
         if self._watch is not None:
             self._watch.ask()
         self._hear()

@@ -17,6 +17,7 @@ from scaler_protocol.monitoring import (
     MonitorStatus,
     StorageStatus,
     TaskStep,
+    completed,
 )
 from scaler_protocol.profiles import PROFILE
 from scaler_protocol.safe_text import escaped_message
@@ -41,6 +42,8 @@ class Feed:
         self._subscription = subscription
         self._expected = 0
         """The next sequence number; 0 until a snapshot has begun."""
+        self._status: MonitorStatus | None = None
+        """The last one."""
 
     def take(self) -> list[MonitorMessage]:
         """The messages that have arrived, in order."""
@@ -63,16 +66,25 @@ class Feed:
             return None
         message = escaped_message(message)
         if isinstance(message, MonitorStatus) and message.snapshot:
-            self._expected = number + 1
-            return message
+            self._expected, self._status = number, None
         if number != self._expected:
             if self._expected:
                 self.gaps += 1
-                self._expected = 0
-                self._subscription.subscribe_again()
+                self._begin_again()
             return None
         self._expected += 1
-        return message
+        return self._completed(message) if isinstance(message, MonitorStatus) else message
+
+    def _completed(self, status: MonitorStatus) -> MonitorStatus | None:
+        self._status = completed(status, self._status)
+        if self._status is None:
+            self.malformed += 1
+            self._begin_again()
+        return self._status
+
+    def _begin_again(self) -> None:
+        self._expected = 0
+        self._subscription.subscribe_again()
 
 
 def _is_sound(message: MonitorMessage) -> bool:
