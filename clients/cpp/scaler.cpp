@@ -320,6 +320,7 @@ private:
     void received(Message::Reader message, std::string_view payload) {
         if (message.isDone()) done(message.getDone(), payload);
         else if (message.isNeedTasks()) for (auto id : message.getNeedTasks().getTasks()) submit_again(id);
+        else if (message.isGoodbye()) lost({"SchedulerLostError", "the cluster has ended: " + std::string(message.getGoodbye().getReason().cStr())});
         else if (message.isTaskCredit()) task_credit_ = message.getTaskCredit().getTasks();
         else if (message.isDeleteObjects()) for (auto each : message.getDeleteObjects().getObjects()) remove({text(each)});
         else if (message.isNeedFunctions()) {

@@ -283,7 +283,10 @@ export class Client {
     else if (type === "NeedTasks") this.submitAgain(fields.tasks as bigint[]);
     else if (type === "NeedFunctions") this.define(fields.functions as Buffer[]);
     else if (type === "DeleteObjects") this.storage?.delete(fields.objects as Buffer[]);
-    else if (type === "TaskCredit") {
+    else if (type === "Goodbye") {
+      const reason = fields.reason ? `: ${fields.reason as string}` : "";
+      this.lost(new ScalerError("SchedulerLostError", `the cluster at ${this.address} has ended${reason}`));
+    } else if (type === "TaskCredit") {
       this.taskCredit = Number(fields.tasks);
       this.pumpSoon();
     }
