@@ -393,11 +393,14 @@ private:
 
     void release(bool now = false) {
         if (released_.empty() || (!now && Clock::now() < released_since_ + kRelease)) return;
-        Builder builder;
-        auto tasks = builder.initRoot<Message>().initRelease().initTasks(released_.size());
-        for (size_t at = 0; at < released_.size(); ++at) tasks.set(at, released_[at]);
+        for (size_t at = 0; at < released_.size(); at += kMessageTasks) {
+            Builder builder;
+            const auto count = std::min(kMessageTasks, released_.size() - at);
+            auto tasks = builder.initRoot<Message>().initRelease().initTasks(count);
+            for (size_t each = 0; each < count; ++each) tasks.set(each, released_[at + each]);
+            scheduler_.send(builder);
+        }
         released_.clear();
-        scheduler_.send(builder);
     }
 
     void lost(const Error& error) {

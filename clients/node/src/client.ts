@@ -371,7 +371,9 @@ export class Client {
   private release(): void {
     clearTimeout(this.releaseTimer);
     this.releaseTimer = undefined;
-    if (this.released.length > 0) this.link.send("Release", { tasks: this.released });
+    for (let at = 0; at < this.released.length; at += MESSAGE_TASKS) {
+      this.link.send("Release", { tasks: this.released.slice(at, at + MESSAGE_TASKS) });
+    }
     this.released = [];
   }
 
