@@ -54,7 +54,11 @@ BUDGETS = {
     "calls of a client": [size(SESSION_CREDIT), size(CALLS_LIMIT)],
     "unfinished tasks of a client": [f"{TASK_BYTES} bytes", size(INLINE_LIMIT), "limit of the host or control group"],
     "calls, outside of graphs, of the clients of one client's key": [size(LEFT_LIMIT)],
-    "what one Submit, Cancel": [f"{MESSAGE_IDS:,} tasks", f"{MESSAGE_GROUPS} groups", f"{DEFINED:,} functions"],
+    "what one message to the scheduler names": [
+        f"{MESSAGE_IDS:,} tasks",
+        f"{MESSAGE_GROUPS} groups",
+        f"{DEFINED:,} functions",
+    ],
     "answers of object storage": [size(2 * WINDOW_BYTES), size(4 * WINDOW_BYTES), f"ask for {size(WINDOW_BYTES)}"],
     "messages that are not allowed": [
         f"{FAULTS_LIMIT}",

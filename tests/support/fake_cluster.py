@@ -35,6 +35,7 @@ from scaler_protocol.messages import (
     Status,
     Submit,
     TaskCredit,
+    pieces_of,
 )
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
@@ -269,7 +270,7 @@ class FakeCluster:
             if not self.forgets_results:
                 self._results[task] = outcome
             done.setdefault(peer, []).append((task, *outcome))
-        for peer, outcomes in done.items():
+        for peer, outcomes in [(peer, some) for peer, all_of in done.items() for some in pieces_of(all_of)]:
             tasks, statuses, results = zip(*outcomes, strict=True)
             profiles = b"".join(PROFILE.pack(1500, 1000, 4096, 7, 3, 1) for _ in tasks)
             message = Done(tasks, statuses, Payloads(results), runs=tasks, profiles=profiles, agent="host")

@@ -121,10 +121,10 @@ def test_a_single_payload_column_is_not_copied(wire: Wire) -> None:
 
 
 def test_large_batches_are_within_the_traversal_limit(wire: Wire) -> None:
-    count = 100_000
+    count = MESSAGE_IDS
     for message in (
         Done(range(count), [0] * count, Payloads([b""] * count), range(count)),
-        Submit([GROUP], range(MESSAGE_IDS), Payloads([b"x"] * MESSAGE_IDS), [0] * MESSAGE_IDS),
+        Submit([GROUP], range(count), Payloads([b"x"] * count), [0] * count),
         Functions([ID] * 4096, ["n"] * 4096, Payloads([b""] * 4096)),
     ):
         assert normal(decode(wire.frames_of(message))).keys()

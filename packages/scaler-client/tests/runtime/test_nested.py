@@ -235,6 +235,7 @@ def test_a_thread_that_a_task_left_behind_submits_nothing(runtime: FakeRuntime) 
 
 def test_a_client_pickled_outside_keeps_its_settings(cluster: Any, runtime: FakeRuntime) -> None:
     with Client(cluster.address, timeout_seconds=7) as outside:
+        runtime.scheduler = outside._io.scheduler
         inside = pickle.loads(pickle.dumps(outside))
         assert inside._inside is runtime and inside._settings == outside._settings
         assert pickle.loads(pickle.dumps(inside))._settings["timeout_seconds"] == 7

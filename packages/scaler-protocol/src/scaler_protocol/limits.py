@@ -72,6 +72,8 @@ DEFINED: Final = 4096
 """Functions that one message defines in the scheduler, or asks it for."""
 KEPT_FUNCTIONS: Final = 4096
 """The scheduler assumes that an agent has the last 4,096 functions that it was sent; the agent requests others."""
+WORKER_BYTES: Final = 32 * 1024 * 1024
+"""The least memory limit of a worker: it uses about 20 MiB before it has a task."""
 WORKERS: Final = Whole(0, 2**16 - 1)
 """Workers of one agent."""
 DEATHS: Final = 256

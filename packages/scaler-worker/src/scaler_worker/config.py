@@ -22,12 +22,10 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.capabilities import parse_capabilities
 from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.limits import QUEUE_SIZE, WORKER_NAME
+from scaler_protocol.limits import QUEUE_SIZE, WORKER_BYTES, WORKER_NAME
 
 WORKERS_LIMIT: Final = 4096
 THREADS_LIMIT: Final = 1024
-WORKER_BYTES: Final = 32 * 1024 * 1024
-"""The least memory limit: a worker uses about 20 MiB before it has a task."""
 HAND_OVER_SECONDS: Final = 8.0
 """How long an agent may hand over the objects of its host, after draining."""
 

@@ -18,7 +18,7 @@ from scaler_protocol.byte_counts import parse_bytes
 from scaler_protocol.capabilities import capabilities
 from scaler_protocol.errors import AddressError, CapabilityError
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.limits import QUEUE_SIZE, SECONDS, SIZE
+from scaler_protocol.limits import QUEUE_SIZE, SECONDS, SIZE, WORKER_BYTES
 from scaler_protocol.ranges import Text, Whole, shown
 
 WORKERS: Final = Whole(0, 4096)
@@ -189,6 +189,16 @@ def _bytes(limit: Whole) -> Callable[[str, Any], int]:
     return look
 
 
+def _memory_limit(name: str, value: Any) -> int:
+    found = _bytes(SIZE)(name, value)
+    if 0 < found < WORKER_BYTES:
+        raise ValueError(
+            f"{name} is {found:,} bytes, which is less than a worker needs without a task: give at least "
+            f"{WORKER_BYTES >> 20} MiB, or 0 for no limit"
+        )
+    return found
+
+
 def _seconds(name: str, value: Any) -> float:
     check(name, value, SECONDS)
     return float(value)
@@ -291,7 +301,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "death_timeout_seconds": _positive_seconds,
     "garbage_collect_interval_seconds": _positive_seconds,
     "trim_memory_threshold_bytes": _bytes(SIZE),
-    "memory_limit_per_worker": _bytes(SIZE),
+    "memory_limit_per_worker": _memory_limit,
     "threads_per_worker": _whole(Whole(0, 1024)),
     "per_worker_task_queue_size": _whole(Whole(1, QUEUE_SIZE.most)),
     "per_worker_queue_size": _whole(Whole(1, QUEUE_SIZE.most)),
