@@ -25,6 +25,7 @@ from scaler_protocol.ranges import Column
 from scaler_protocol.schema import struct
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import PERMITTED, SchedulerCore
+from scaler_scheduler.core.foreign_runtimes import PATIENCE_SECONDS
 from scaler_scheduler.core.queue import AGEING_SECONDS
 from scaler_scheduler.core.records import SessionRecord
 from scaler_scheduler.core.snapshot import ProcessStats
@@ -385,9 +386,25 @@ def test_a_python_that_no_worker_has_fails_naming_both_sides(driver: SchedulerDr
     driver.agent(python="3.11.7", cloudpickle="3.1.2")
     client = driver.client(python="3.12.1", cloudpickle="3.1.2")
     (task,) = driver.submit(client)
+    assert driver.outcomes(client) == {}
+    driver.later(PATIENCE_SECONDS)
     status, payload = driver.outcomes(client)[task]
     assert status == Status.FAILED and isinstance(restore(payload), NoWorkerError)
     assert "Python 3.12" in str(restore(payload)) and "Python 3.11" in str(restore(payload))
+
+
+def test_tasks_wait_for_workers_whose_python_was_there_before_or_comes_soon(driver: SchedulerDriver) -> None:
+    driver.agent(b"other", python="3.11.7", cloudpickle="3.1.2")
+    early = driver.client(python="3.12.1", cloudpickle="3.1.2")
+    driver.submit(early)
+    driver.later(PATIENCE_SECONDS / 2)
+    agent = driver.agent(b"right", python="3.12.1", cloudpickle="3.1.2")
+    driver.done(agent, driver.runs(agent))
+    driver.feed(agent, PeerLost("its host is started again"))
+    later = driver.client(b"later", python="3.12.1", cloudpickle="3.1.2")
+    driver.submit(later)
+    driver.later(3 * PATIENCE_SECONDS)
+    assert len(driver.outcomes(early)) == 1 and driver.outcomes(later) == {}
 
 
 def test_a_cluster_that_joins_late_gets_work_of_a_full_one(driver: SchedulerDriver) -> None:

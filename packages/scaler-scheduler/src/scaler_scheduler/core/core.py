@@ -197,6 +197,7 @@ class SchedulerCore:
             self._completion.speculation.limit(now)
         # A run that is not wanted must not begin because another one, which was sent after it, has ended.
         state.send_withdrawn()
+        self._dispatch.fail_foreign(now)
         self._dispatch.assign()
         self._dispatch.rebalance(now)
         if self._completion.speculation.groups:

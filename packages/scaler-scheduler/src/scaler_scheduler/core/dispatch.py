@@ -28,6 +28,7 @@ from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.chains import with_followers
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.exclusive import is_reserved
+from scaler_scheduler.core.foreign_runtimes import ForeignRuntimes
 from scaler_scheduler.core.records import (
     ASSIGNED,
     HELD,
@@ -70,6 +71,7 @@ class Dispatch:
         self._agents_with_room: dict[WorkerClass, list[tuple[float, int, int, AgentRecord]]] = {}
         """By class, a heap of (load per worker, insertion number, entry version, agent); the least loaded first."""
         self._agent_counts: dict[WorkerClass, int] = {}
+        self._foreign = ForeignRuntimes()
         self._pushes = 0
         self._classes_changed = False
         self._rebalance_at = 0.0
@@ -84,6 +86,7 @@ class Dispatch:
     def joined(self, agent: AgentRecord, now: float) -> None:
         """An agent has connected and can be given work."""
         worker_class = agent.worker_class
+        self._foreign.joined(worker_class.runtime)
         self._agent_counts[worker_class] = self._agent_counts.get(worker_class, 0) + 1
         if worker_class not in self._agents_with_room:
             self._agents_with_room[worker_class] = []
@@ -118,23 +121,25 @@ class Dispatch:
                 self._state.queue([task for task in tasks if task.state == HELD], now)
 
     def check_eligible(self, lane: LaneRecord, now: float) -> None:
-        """Tasks were added to a lane: if no connected worker can run them, log it once, or fail them.
-
-        They fail where no worker has the client's Python and no worker manager can start one: a worker that joins later
-        is unlikely to have it.
-        """
+        """Tasks were added to a lane: if no connected worker can run them, log it once, and doubt their Python."""
         requirement = lane.requirement
         if not self._agent_counts or self._may_be_served(requirement):
             return
-        runtimes = {worker_class.runtime for worker_class in self._agent_counts}
-        if not requirement.runtime or requirement.runtime in runtimes:
-            self._log_unserved(requirement)
-            return
-        there = ", ".join(sorted(map(describe_runtime, runtimes)))
-        error = NoWorkerError(f"the client has {describe_runtime(requirement.runtime)}, the workers have {there}")
-        for task in [*lane.tasks, *(entry[-1] for entry in lane.ready)]:
-            if task.state == WAITING:
-                self._completion.fail(task, error, now)
+        self._log_unserved(requirement)
+        if self._foreign.is_foreign(requirement.runtime):
+            self._foreign.doubt(lane, now)
+
+    def fail_foreign(self, now: float) -> None:
+        """Fail tasks whose Python no worker has had, unless a worker manager can start one."""
+        for lane in self._foreign.take_due(now):
+            requirement = lane.requirement
+            if not self._agent_counts or self._may_be_served(requirement):
+                continue
+            there = ", ".join(sorted({describe_runtime(worker_class.runtime) for worker_class in self._agent_counts}))
+            error = NoWorkerError(f"the client has {describe_runtime(requirement.runtime)}, the workers have {there}")
+            for task in [*lane.tasks, *(entry[-1] for entry in lane.ready)]:
+                if task.state == WAITING:
+                    self._completion.fail(task, error, now)
 
     def _may_be_served(self, requirement: Requirement) -> bool:
         """Whether a worker can run these tasks, or a worker manager can start one that can."""
@@ -448,8 +453,11 @@ class Dispatch:
         return any(not requirement.unmet_by(worker_class) for worker_class in worker_classes)
 
     def due(self) -> float | None:
-        """When loads should be compared again."""
-        return self._rebalance_at if self._unbalanced else None
+        """When loads should be compared again, or tasks fail."""
+        foreign = self._foreign.due()
+        if not self._unbalanced:
+            return foreign
+        return self._rebalance_at if foreign is None else min(self._rebalance_at, foreign)
 
     def check(self) -> None:
         """Assert that the notes on loads are right, but for the agents that have changed since; for tests."""
