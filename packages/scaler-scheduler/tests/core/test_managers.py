@@ -15,6 +15,7 @@ from scaler_protocol.handshake import Hello, Refused, Role, Welcome
 from scaler_protocol.messages import Returned, Status
 from scaler_protocol.operations import Drain, Resized
 from scaler_scheduler.core.config import SchedulerConfig
+from scaler_scheduler.core.foreign_runtimes import PATIENCE_SECONDS
 from scaler_scheduler.core.snapshot import ProcessStats
 from scaler_scheduler.scaling.capacity import CapacitySnapshot, Target
 
@@ -259,6 +260,7 @@ def test_an_offer_is_what_its_units_turn_out_to_be(managed: SchedulerDriver, pol
     client = managed.client(python="3.12.1", cloudpickle="3.1.2")
     managed.agent(b"other", python="3.11.7", cloudpickle="3.1.2")
     (task,) = managed.submit(client)
+    managed.later(PATIENCE_SECONDS)
     assert managed.outcomes(client)[task][0] == Status.FAILED
 
 
