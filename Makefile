@@ -48,8 +48,9 @@ test: lint ## lint, contracts, types, installed versions, tests
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync type pytest
 
 # In a fresh checkout each process of SPREAD would rewrite the assertions of all tests: one does so for all before.
+# Errors of that are those of the tests themselves, which print them.
 pytest: $(VENV_STAMP)
-	@$(RUN)/pytest --collect-only --quiet >/dev/null || true
+	@test -d tests/__pycache__ || $(RUN)/pytest --collect-only --quiet >/dev/null || true
 	+$(RUN)/pytest $(SPREAD)
 
 # Processes that tests kill leave incomplete data: combine warns of them and goes on. The timeout of a test is long,

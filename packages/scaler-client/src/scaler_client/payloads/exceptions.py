@@ -67,8 +67,9 @@ def _alone(error: BaseException) -> Iterator[None]:
 
 
 class _FailurePickler(Pickler):
-    """Pickles an exception with its Origin, and a traceback as columns: 400 frames, each inside the one before, would
-    exceed the recursion limit.
+    """Pickles an exception with its Origin, and a traceback as columns.
+
+    Frame by frame, each inside the one before, 400 frames would exceed the recursion limit.
     """
 
     def reducer_override(self, obj: Any) -> Any:

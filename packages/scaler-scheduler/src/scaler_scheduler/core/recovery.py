@@ -58,7 +58,7 @@ class Recovery:
         self._awaited: set[bytes] = set()
         """Agents that a journal knows, and that have not reported all their runs since."""
         self._reported: dict[bytes, set[int]] = {}
-        """The tasks whose outcomes those of them keep that have begun to report."""
+        """Of those that have begun to report: which tasks that the journal knows have outcomes there."""
         self._noted = 0
         """Entries of `_finished` in this recovery period."""
         self._to_resend: dict[AgentRecord, list[int]] = {}
@@ -136,7 +136,8 @@ class Recovery:
             self._state.withdraw_run(agent, run)
         self._finish(agent, event, now)
         if agent.peer in self._awaited:
-            self._reported.setdefault(agent.peer, set()).update(event.finished)
+            before = self._state.assigned_before
+            self._reported.setdefault(agent.peer, set()).update(task for task in event.finished if task in before)
         if not event.more:
             agent.resuming = False
             self._state.with_room[agent] = None
