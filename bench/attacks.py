@@ -53,7 +53,7 @@ class Peer:
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.set_hwm(4)
         self._socket.linger = 0
-        self._socket.sndtimeo = self._socket.rcvtimeo = 20_000
+        self._socket.sndtimeo = self._socket.rcvtimeo = 1000
         self._socket.setsockopt(zmq.RECONNECT_IVL, -1)
         address = Address("127.0.0.1", port)
         if keys is not None:

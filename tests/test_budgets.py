@@ -8,7 +8,7 @@ import pytest
 
 from scaler_io.descriptors import RESERVED
 from scaler_io.links.admission import CLIENT_LINKS
-from scaler_io.links.hub import FAULTS_LIMIT, LEFT_LIMIT
+from scaler_io.links.hub import FAULTS_BYTES, FAULTS_LIMIT, LEFT_LIMIT
 from scaler_io.links.link_record import UNREAD_LIMIT
 from scaler_io.links.streams import KEPT_LIMIT, KEPT_MOST, STUCK_SECONDS
 from scaler_io.links.suspensions import FIRST_SECONDS, FORGET_SECONDS, LONGEST_SECONDS
@@ -61,7 +61,7 @@ BUDGETS = {
     ],
     "answers of object storage": [size(2 * WINDOW_BYTES), size(4 * WINDOW_BYTES), f"ask for {size(WINDOW_BYTES)}"],
     "messages that are not allowed": [
-        f"{FAULTS_LIMIT}",
+        f"{FAULTS_LIMIT}, of {size(FAULTS_BYTES)} together",
         f"wait {FIRST_SECONDS:g} s",
         f"up to {LONGEST_SECONDS:g} s",
         f"{FORGET_SECONDS:g} quiet seconds",

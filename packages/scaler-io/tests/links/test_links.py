@@ -11,7 +11,7 @@ import pytest
 from scaler_io.links import admission
 from scaler_io.links import hub as hub_module
 from scaler_io.links.events import HubEvent, LinkDown, LinkLost, LinkRefused, LinkUp, PeerJoined, PeerLost
-from scaler_io.links.hub import FAULTS_LIMIT, Hub
+from scaler_io.links.hub import FAULTS_BYTES, FAULTS_LIMIT, Hub
 from scaler_io.links.link_record import KeptLimits, PeerTimeouts
 from scaler_io.links.streams import ACK_SECONDS, HEADER, KEPT_MOST, Frames, StreamGapError, message_of
 from scaler_io.links.uplink import GREETING_SECONDS, LinkState, Uplink
@@ -477,10 +477,10 @@ def test_faults_are_forgiven_once_per_heartbeat() -> None:
     assert hub.tick(5.0) == []
     echo = [HEADER.pack(0, 0), *map(bytes, encode(Heartbeat(5 * 10**9, True)))]
     for _ in range(FAULTS_LIMIT):
-        hub.refused(b"route")
+        hub.refused(b"route", 10)
     hub.receive(b"route", echo, 5.0)
     for _ in range(FAULTS_LIMIT + 1):
-        hub.refused(b"route")
+        hub.refused(b"route", 10)
         hub.receive(b"route", echo, 5.0)
     assert hub.is_tick_due and hub.cuts() == [b"route"]
 
@@ -719,12 +719,21 @@ def test_a_clients_key_has_so_many_connections_and_gets_them_back(monkeypatch: p
 def test_a_peer_whose_messages_are_not_allowed_is_given_up() -> None:
     hub = welcomed_hub()
     for _ in range(FAULTS_LIMIT):
-        hub.refused(b"route")
+        hub.refused(b"route", 10)
     assert hub.tick(0.1) == []
-    hub.refused(b"route")
+    hub.refused(b"route", 10)
     assert hub.is_tick_due and hub.cuts() == [b"route"]
-    assert hub.tick(0.2) == [(A, PeerLost("101 of its messages were not allowed"))]
-    hub.refused(b"route")
+    assert hub.tick(0.2) == [(A, PeerLost("101 of its messages, of 1,010 bytes, were not allowed"))]
+    hub.refused(b"route", 10)
+
+
+def test_long_messages_that_are_not_allowed_count_more() -> None:
+    hub = welcomed_hub()
+    for _ in range(2):
+        hub.refused(b"route", FAULTS_BYTES // 2)
+    assert hub.tick(0.1) == []
+    hub.refused(b"route", 1)
+    assert hub.tick(0.2) == [(A, PeerLost("3 of its messages, of 8,388,609 bytes, were not allowed"))]
 
 
 def test_the_figures_of_links() -> None:

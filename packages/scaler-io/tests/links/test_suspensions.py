@@ -46,7 +46,7 @@ class Service:
         """The peer of a route sends what is not allowed until it is cut off; returns why it is lost."""
         self.say(route + b"\x01", Cancel([1]), now, 1)
         for _ in range(FAULTS_LIMIT + 1):
-            self.hub.refused(route + b"\x01")
+            self.hub.refused(route + b"\x01", 10)
         assert route + b"\x01" in self.hub.cuts()
         [(_, lost)] = self.hub.tick(now)
         return getattr(lost, "reason", "")
@@ -55,13 +55,13 @@ class Service:
 def test_a_key_whose_peer_was_cut_off_waits_and_longer_each_time() -> None:
     service = Service()
     assert all(service.is_welcomed(route, 0.0) for route in (b"a1", b"a2", b"b1"))
-    assert service.break_protocol(b"a1", 1.0).endswith("not allowed; new connections of the key ada wait for 1 s")
-    assert not service.is_welcomed(b"a3", 1.9)
-    assert service.is_welcomed(b"b2", 1.9), "another key"
-    assert service.is_welcomed(b"a2", 1.9, epoch=2), "a known peer connects again"
-    assert service.is_welcomed(b"a4", 2.0)
-    assert service.break_protocol(b"a4", 3.0).endswith("wait for 2 s")
-    assert not service.is_welcomed(b"a5", 4.9) and service.is_welcomed(b"a5", 5.1, epoch=2)
+    assert service.break_protocol(b"a1", 1.0).endswith("not allowed; new connections of the key ada wait for 8 s")
+    assert not service.is_welcomed(b"a3", 8.9)
+    assert service.is_welcomed(b"b2", 8.9), "another key"
+    assert service.is_welcomed(b"a2", 8.9, epoch=2), "a known peer connects again"
+    assert service.is_welcomed(b"a4", 9.0)
+    assert service.break_protocol(b"a4", 10.0).endswith("wait for 16 s")
+    assert not service.is_welcomed(b"a5", 25.9) and service.is_welcomed(b"a5", 26.1, epoch=2)
 
 
 def test_who_sends_on_while_its_key_waits_is_cut_off() -> None:
@@ -79,7 +79,7 @@ def test_a_malformed_message_suspends_the_key() -> None:
     with suppress(MalformedMessageError):
         service.hub.receive(b"a1\x01", [HEADER.pack(1, 0), b"nonsense"], 1.0)
     [(_, lost)] = service.hub.tick(1.0)
-    assert "ada wait for 1 s" in getattr(lost, "reason", "")
+    assert "ada wait for 8 s" in getattr(lost, "reason", "")
     assert not service.is_welcomed(b"a2", 1.5)
 
 
@@ -91,8 +91,8 @@ def test_what_many_hosts_share_is_not_suspended(principal: Principal) -> None:
 
 def test_a_suspension_has_a_longest_time_and_is_forgotten() -> None:
     suspensions, now = Suspensions(), 0.0
-    for seconds in (1, 2, 4, 8, 16, 32, LONGEST_SECONDS, LONGEST_SECONDS):
+    for seconds in (8, 16, 32, 64, LONGEST_SECONDS, LONGEST_SECONDS):
         assert suspensions.suspend(ADA, now) == seconds
         now += seconds
         assert not suspensions.is_suspended(ADA, now) and suspensions.is_suspended(ADA, now - 0.1)
-    assert suspensions.suspend(ADA, now + FORGET_SECONDS) == 1
+    assert suspensions.suspend(ADA, now + FORGET_SECONDS) == 8

@@ -15,12 +15,13 @@ def test_it_looks_until_it_is_closed() -> None:
         enough = asyncio.Event()
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
 
-        def look(seconds: float) -> None:
+        def look(seconds: float) -> float:
             looks.append(seconds)
             if len(looks) == 3:
                 enough.set()
             if len(looks) == 2:
                 raise OSError("a look that fails")
+            return 0.01
 
         sweep = Sweep(look)
         await asyncio.wait_for(enough.wait(), 20)
@@ -35,10 +36,11 @@ def test_slow_looks_are_rare() -> None:
     async def run() -> int:
         looks = 0
 
-        def look(seconds: float) -> None:
+        def look(seconds: float) -> float:
             nonlocal looks
             looks += 1
             time.sleep(0.05)
+            return 0.01
 
         sweep = Sweep(look)
         await asyncio.sleep(0.7)

@@ -13,9 +13,11 @@ import pytest
 from scaler_io.transport import connections
 from scaler_io.transport.connections import (
     HELLO_SECONDS,
+    HURRIED_SWEEP_SECONDS,
     PEER_BYTES,
     STRANGER_BYTES,
     STRANGERS_BYTES,
+    SWEEP_SECONDS,
     ConnectionLimiter,
     received_bytes,
 )
@@ -118,9 +120,11 @@ def test_a_peer_with_too_many_unread_bytes_is_closed(
         for pair in pairs[:2]:
             say(pair, 2 * MEGABYTE)
         reader.read += 2 * MEGABYTE
-        limiter.close_greedy(0.05, lambda route: bool(route), drained=False)
+        assert limiter.close_greedy(0.05, lambda route: bool(route), drained=False) == HURRIED_SWEEP_SECONDS
     assert pairs[0].is_open()
     assert not pairs[1].is_open()
+    limiter.disconnected(pairs[1].near.fileno())
+    assert limiter.close_greedy(0.05, lambda route: bool(route), drained=False) == SWEEP_SECONDS
 
 
 def test_what_is_no_part_of_messages_does_not_add_up(limiter: ConnectionLimiter, pairs: list[Pair]) -> None:

@@ -38,6 +38,8 @@ from scaler_protocol.messages import Message
 
 FAULTS_LIMIT = 100
 """Messages of a peer that are not allowed, between two of its heartbeats, before its connection is closed."""
+FAULTS_BYTES = 8 * 1024 * 1024
+"""The same for their bytes: long ones cost us more."""
 LEFT_LIMIT = 256 * 1024 * 1024
 """Bytes that the clients of a key may leave in a service while they have no connection."""
 CONNECTED_SECONDS = 10.0
@@ -185,15 +187,19 @@ class Hub:
             peer.broken_at = now
             self._watched[peer] = None
 
-    def refused(self, route: bytes) -> None:
-        """A message from this route was not allowed; a peer that goes on like that is lost with the next tick."""
+    def refused(self, route: bytes, size: int) -> None:
+        """A message of `size` bytes from this route was not allowed; too many or too long ones end the link.
+
+        The next tick reports the peer as lost.
+        """
         peer = self._routes.get(route)
         if peer is None:
             return
         peer.faults += 1
-        if peer.faults > FAULTS_LIMIT:
+        peer.fault_bytes += size
+        if peer.faults > FAULTS_LIMIT or peer.fault_bytes > FAULTS_BYTES:
             self._cuts.append(route)
-            self._break_off(peer, f"{peer.faults} of its messages were not allowed")
+            self._break_off(peer, f"{peer.faults} of its messages, of {peer.fault_bytes:,} bytes, were not allowed")
             self.is_tick_due = True
 
     def revoke(self, keys: Collection[bytes]) -> None:

@@ -62,6 +62,7 @@ class LinkRecord:
         "broken_at",
         "confirmed",
         "fault",
+        "fault_bytes",
         "faults",
         "heard_at",
         "heartbeat_at",
@@ -111,8 +112,8 @@ class LinkRecord:
         """While too many bytes wait for the peer: the oldest unacknowledged message, and since when it is that."""
         self.unnumbered = self.read = 0
         """Bytes of unnumbered messages that were written, and of those that the peer has read."""
-        self.faults = 0
-        """Messages that were not allowed since the peer last returned a heartbeat."""
+        self.faults = self.fault_bytes = 0
+        """Messages that were not allowed since the peer last returned a heartbeat, and their bytes."""
         self.fault = ""
         """Why the link was ended: a malformed message."""
 
@@ -127,7 +128,8 @@ class LinkRecord:
             return
         while (heartbeat := self.heartbeats.popleft())[0] != sent:
             pass
-        self.read, self.faults, self.round_trip = heartbeat[1], 0, now - sent / 1e9
+        self.read, self.round_trip = heartbeat[1], now - sent / 1e9
+        self.faults = self.fault_bytes = 0
 
     def is_behind(self, limits: KeptLimits, now: float) -> bool:
         """Whether too many bytes wait for the peer; `stuck` records since when it has acknowledged nothing."""

@@ -203,7 +203,7 @@ class ServiceTurn:
             if received is not None:
                 self._core.handle(*received, now)
         except ProtocolError as error:
-            self._hub.refused(route)
+            self._hub.refused(route, sum(map(len, frames)))
             if self._should_log_fault():
                 LOGGER.warning(
                     "%s: malformed message number %s from %s: %s", self._name, self.malformed, route[:8].hex(), error
@@ -285,11 +285,12 @@ class ServerLoop:
             self._service.revoke(revoked)
             self._turns.soon()
 
-    def _close_greedy(self, seconds: float) -> None:
-        """Close the connections that take too much memory."""
-        self._listener.close_greedy(seconds, self._service.has_peer)
+    def _close_greedy(self, seconds: float) -> float:
+        """Close the connections that take too much memory; returns the seconds until the next look."""
+        pause = self._listener.close_greedy(seconds, self._service.has_peer)
         if self._listener.readable():
             self._turns.soon()
+        return pause
 
     def write(self) -> None:
         """Write what `hold` has kept back and lets go now."""

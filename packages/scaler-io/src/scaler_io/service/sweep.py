@@ -14,9 +14,12 @@ _SHARE: Final = 0.05
 
 
 class Sweep:
-    """Calls `look` with the seconds since its last call, on the running asyncio loop, until it is closed."""
+    """Calls `look` with the seconds since its last call, on the running asyncio loop, until it is closed.
 
-    def __init__(self, look: Callable[[float], None]) -> None:
+    `look` returns the seconds until the next look.
+    """
+
+    def __init__(self, look: Callable[[float], float]) -> None:
         self._look = look
         self._loop = asyncio.get_running_loop()
         self._ended = time.monotonic()
@@ -27,9 +30,9 @@ class Sweep:
         pause = SWEEP_SECONDS
         try:
             # A loop that stood still has not read what was sent meanwhile.
-            self._look(min(began - self._ended, 10 * SWEEP_SECONDS))
+            pause = self._look(min(began - self._ended, 10 * SWEEP_SECONDS))
             self._ended = time.monotonic()
-            pause = max(SWEEP_SECONDS, (self._ended - began) / _SHARE)
+            pause = max(pause, (self._ended - began) / _SHARE)
         finally:
             self._timer = self._loop.call_later(pause, self._on_time)
 

@@ -93,10 +93,13 @@ class Publisher:
             self._limiter.first_message(descriptor, key + descriptor.to_bytes(4, "big"))
         return key is not None
 
-    def close_greedy(self, seconds: float) -> None:
-        """Close connections that take too much memory; `seconds` after the last call. Call `joined` afterwards."""
+    def close_greedy(self, seconds: float) -> float:
+        """Close connections that take too much memory; `seconds` after the last call. Call `joined` afterwards.
+
+        Returns after how many seconds it must be called again.
+        """
         self._accept_monitor.process_events()  # the kernel may have reused descriptors
-        self._limiter.close_greedy(seconds, None, drained=not is_readable(self._socket))
+        return self._limiter.close_greedy(seconds, None, drained=not is_readable(self._socket))
 
     def close_revoked(self) -> None:
         """Close the connections of keys that are accepted no longer."""

@@ -173,14 +173,15 @@ class Listener:
         self._accept_monitor.process_events()  # the kernel may have reused its descriptor
         self._limiter.cut(route)
 
-    def close_greedy(self, seconds: float, has_peer: Callable[[bytes], bool]) -> None:
+    def close_greedy(self, seconds: float, has_peer: Callable[[bytes], bool]) -> float:
         """Close connections that take too much memory, or have had no peer for long; `has_peer` knows peers' routes.
 
-        Call it every SWEEP_SECONDS or so; `seconds` is the time since the last call. Call `readable` afterwards.
+        Returns after how many seconds it must be called again; `seconds` is the time since the last call. Call
+        `readable` afterwards.
         """
         self._accept_monitor.process_events()  # the kernel may have reused descriptors
         drained = not is_readable(self._socket)
-        self._limiter.close_greedy(seconds, has_peer, drained=drained)
+        return self._limiter.close_greedy(seconds, has_peer, drained=drained)
 
     def close(self) -> None:
         """Free the address, after at most LINGER_SECONDS for sending the last messages."""

@@ -136,9 +136,10 @@ class MonitorPublisher:
             self._core.stop_events()
             self._stop()
 
-    def _close_greedy(self, seconds: float) -> None:
-        self._publisher.close_greedy(seconds)
+    def _close_greedy(self, seconds: float) -> float:
+        pause = self._publisher.close_greedy(seconds)
         self._hear()
+        return pause
 
     def _begin(self) -> None:
         self._publish_events()  # earlier subscribers get what has happened so far
