@@ -22,6 +22,7 @@ from types import TracebackType
 from support.gates import SECONDS
 
 PROGRAMS = Path(sys.executable).parent
+_PORT_SHARES = 8
 
 
 class Terminal:
@@ -110,10 +111,15 @@ def _run(*words: str, cwd: Path | None, seconds: float) -> str:
 
 
 def free_ports(count: int = 3) -> int:
-    """The first of consecutive ports of the loopback that were free a moment ago."""
+    """The first of consecutive ports of the loopback that were free a moment ago.
+
+    They are below those that connections and local clusters are given, and no other process of this test run takes
+    them: not all of them are used at once, nor all the time.
+    """
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    begin = 10_000 + number % _PORT_SHARES * (10_000 // _PORT_SHARES)
     while True:
-        # Below those that connections and local clusters are given.
-        first = random.SystemRandom().randrange(10_000, 20_000)
+        first = random.SystemRandom().randrange(begin, begin + 10_000 // _PORT_SHARES - count)
         if taken_port(range(first, first + count)) is None:
             return first
 
