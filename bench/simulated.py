@@ -74,6 +74,7 @@ class SimulatedScheduler:
             worker_seconds=[0.5] * self._workers,
             function_names=[f"package.module:function_{number}" for number in range(FUNCTIONS)],
             function_counts=[self.ended // FUNCTIONS] * FUNCTIONS, function_seconds=[0.01] * FUNCTIONS,
+            function_runs=[self.ended // FUNCTIONS] * FUNCTIONS, function_run_seconds=[1.0] * FUNCTIONS,
             graphs=range(1, 1 + GRAPHS), graph_sessions=[SESSION >> 32] * GRAPHS, graph_nodes=[1000] * GRAPHS,
             graph_succeeded=range(GRAPHS), graph_failed=[0] * GRAPHS, graph_cancelled=[0] * GRAPHS,
             graph_assigned=[20] * GRAPHS, graph_start_times=[time.time() - 60] * GRAPHS, graph_end_times=[0.0] * GRAPHS,

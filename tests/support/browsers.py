@@ -37,7 +37,7 @@ def served(monitor: Address, token: str = "", port: int = 0, *, insecure: bool =
     with Terminal("env", "-u", "PYTEST_CURRENT_TEST", *command) as program:
         assert f"http://127.0.0.1:{port}/" in program.read_until("open")
         metrics = f"http://127.0.0.1:{port}/metrics?token={token}"
-        wait_until(lambda: "scaler_scheduler_uptime_seconds" in read(metrics), "the pages know the scheduler")
+        wait_until(lambda: "scaler_scheduler_start_time_seconds" in read(metrics), "the pages know the scheduler")
         yield f"http://127.0.0.1:{port}"
         assert program.end() == 0
         assert program.rest() == []

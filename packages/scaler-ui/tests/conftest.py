@@ -71,6 +71,8 @@ def status(workers: int = 3, **changes: Any) -> MonitorStatus:
         function_names=("math:sqrt", "__main__:inc", "math:sqrt"),
         function_counts=(10, 20, 5),
         function_seconds=(0.1, 0.2, 0.3),
+        function_runs=(10, 20, 5),
+        function_run_seconds=(1.0, 4.0, 1.5),
     )
     return replace(made, **changes)
 

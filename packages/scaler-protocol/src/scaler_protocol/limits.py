@@ -260,6 +260,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "offer_capabilities": Column(_FIGURES, ENTRIES),
         "refusal": NAME,
         "heartbeat_seconds": SECONDS,
+        "waiting_capabilities": Column(_FIGURES, ENTRIES),
     },
     "TaskEvents": {
         "group_functions": _NAMES,

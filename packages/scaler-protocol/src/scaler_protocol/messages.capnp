@@ -360,6 +360,18 @@ struct MonitorStatus {
   sessions @77 :UInt64;
   workerSeconds @78 :List(Float64);
   heartbeatSeconds @79 :Float64;
+  cpuSeconds @80 :Float64;
+  functionRuns @81 :List(UInt64);
+  functionRunSeconds @82 :List(Float64);
+  waitingCapabilities @83 :List(Text);
+  waitingTasks @84 :List(UInt64);
+  durationBounds @85 :List(Float64);
+  runBuckets @86 :List(UInt64);
+  waitBuckets @87 :List(UInt64);
+  runs @88 :UInt64;
+  runSeconds @89 :Float64;
+  waits @90 :UInt64;
+  waitSeconds @91 :Float64;
 }
 struct TaskEvents {
   groupNumbers @0 :List(UInt64);

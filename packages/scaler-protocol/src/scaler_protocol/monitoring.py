@@ -13,6 +13,10 @@ PACKED_BATCH = struct.Struct("<BQIdQ")
 """A batch in `TaskEvents.batches`: step, subject, how many tasks, seconds after `since`, first run."""
 PACKED_TASK = struct.Struct("<Q")
 """A task id in `TaskEvents.tasks`."""
+DURATION_BOUNDS: Final = (
+    0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0, 30_000.0,
+)  # fmt: skip
+"""The upper ends, in seconds, of the buckets in which a MonitorStatus counts durations."""
 
 
 class TaskStep:
@@ -71,7 +75,7 @@ class MonitorStatus:
             "worker_agents", "worker_names", "worker_pids", "worker_states", "worker_runs", "worker_cpus",
             "worker_rsses", "worker_queues", "worker_seconds",
         ),
-        ("function_names", "function_counts", "function_seconds"),
+        ("function_names", "function_counts", "function_seconds", "function_runs", "function_run_seconds"),
         (
             "graphs", "graph_sessions", "graph_nodes", "graph_succeeded", "graph_failed", "graph_cancelled",
             "graph_assigned", "graph_start_times", "graph_end_times",
@@ -81,6 +85,8 @@ class MonitorStatus:
             "manager_starting", "manager_draining", "manager_reasons", "manager_failures", "manager_pauses",
         ),
         ("offer_managers", "offer_capabilities", "offer_runtimes"),
+        ("waiting_capabilities", "waiting_tasks"),
+        ("duration_bounds", "run_buckets", "wait_buckets"),
     )  # fmt: skip
     OPTIONAL: ClassVar = frozenset({
         "agent_names", "agent_hosts", "agent_capabilities", "agent_runtimes", "agent_managers", "agent_units",
@@ -167,6 +173,18 @@ class MonitorStatus:
     sessions: int = 0
     worker_seconds: Sequence[float] = ()
     heartbeat_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    function_runs: Sequence[int] = ()
+    function_run_seconds: Sequence[float] = ()
+    waiting_capabilities: Sequence[str] = ()
+    waiting_tasks: Sequence[int] = ()
+    duration_bounds: Sequence[float] = ()
+    run_buckets: Sequence[int] = ()
+    wait_buckets: Sequence[int] = ()
+    runs: int = 0
+    run_seconds: float = 0.0
+    waits: int = 0
+    wait_seconds: float = 0.0
 
 
 def changes(status: MonitorStatus, before: MonitorStatus) -> MonitorStatus:

@@ -7,8 +7,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from scaler_protocol.monitoring import MonitorStatus, StorageStatus
@@ -24,6 +31,7 @@ def families(status: MonitorStatus, storage: StorageStatus | None) -> Iterator[M
     status = escaped_message(status)
     yield from _scheduler(status)
     yield from _tasks(status)
+    yield from _durations(status)
     yield _counter(
         "scaler_messages_sent", "Messages of the scheduler.", ("type",), status.sent_names, status.sent_counts
     )
@@ -48,8 +56,9 @@ def _scheduler(status: MonitorStatus) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "scaler_scheduler_start_time_seconds", "When the scheduler began.", value=status.at - status.uptime
     )
-    yield GaugeMetricFamily("scaler_scheduler_uptime_seconds", "Since the scheduler began.", value=status.uptime)
-    yield GaugeMetricFamily("scaler_scheduler_cpu_cores", "CPU that the scheduler uses.", value=status.cpu)
+    yield CounterMetricFamily(
+        "scaler_scheduler_cpu_seconds", "CPU time of the scheduler's process.", value=status.cpu_seconds
+    )
     text = "Whether the scheduler refuses new work, since its journal cannot be written."
     yield GaugeMetricFamily("scaler_scheduler_refuses_new_work", text, value=bool(status.refusal))
     yield GaugeMetricFamily(
@@ -60,10 +69,28 @@ def _scheduler(status: MonitorStatus) -> Iterator[Metric]:
 def _tasks(status: MonitorStatus) -> Iterator[Metric]:
     states = ("waiting", "held", "assigned")
     yield _gauge("scaler_tasks", "Tasks now.", ("state",), states, (status.waiting, status.held, status.assigned))
+    text = "Tasks that are ready to run, by the capabilities that they need."
+    needs = status.waiting_capabilities
+    yield _gauge("scaler_waiting_tasks", text, ("capabilities",), needs, status.waiting_tasks)
     outcomes = ("success", "raised", "failed", "cancelled")
     ended = (status.succeeded, status.raised, status.failed, status.cancelled)
     yield _counter("scaler_tasks_ended", "Tasks that have ended.", ("outcome",), outcomes, ended)
     yield CounterMetricFamily("scaler_runs_lost", "Runs that died with worker or host.", value=status.lost_runs)
+
+
+def _durations(status: MonitorStatus) -> Iterator[Metric]:
+    """What was measured while somebody listened to the scheduler."""
+    for name, text, buckets, count, seconds in (
+        ("run", "How long runs took.", status.run_buckets, status.runs, status.run_seconds),
+        (
+            "wait", "How long tasks waited until they were sent to a host.", status.wait_buckets, status.waits,
+            status.wait_seconds,
+        ),
+    ):  # fmt: skip
+        family = HistogramMetricFamily(f"scaler_task_{name}_seconds", text)
+        ends = zip(map(str, status.duration_bounds), accumulate(buckets), strict=True)
+        family.add_metric([], buckets=[*ends, ("+Inf", count)], sum_value=seconds)
+        yield family
 
 
 def _agents(status: MonitorStatus) -> Iterator[Metric]:
@@ -110,14 +137,19 @@ def _managers(status: MonitorStatus) -> Iterator[Metric]:
 
 def _functions(status: MonitorStatus) -> Iterator[Metric]:
     counts: Counter[str] = Counter()
-    seconds: dict[str, float] = {}
-    for name, count, mean in zip(status.function_names, status.function_counts, status.function_seconds, strict=True):
+    runs: Counter[str] = Counter()
+    seconds: dict[str, float] = defaultdict(float)
+    for name, count, ended, took in zip(
+        status.function_names, status.function_counts, status.function_runs, status.function_run_seconds, strict=True
+    ):
         counts[name] += count
-        seconds.setdefault(name, mean)  # the first entry is the one used last
+        runs[name] += ended
+        seconds[name] += took
     yield _counter("scaler_function_tasks", "Tasks that call a function.", ("function",), counts, counts.values())
-    yield _gauge(
-        "scaler_function_mean_duration_seconds", "Running mean of a call.", ("function",), seconds, seconds.values()
-    )
+    summary = SummaryMetricFamily("scaler_function_run_seconds", "How long its runs took.", labels=("function",))
+    for name, ended in runs.items():
+        summary.add_metric([name], count_value=ended, sum_value=seconds[name])
+    yield summary
 
 
 def _graphs(status: MonitorStatus) -> Iterator[Metric]:

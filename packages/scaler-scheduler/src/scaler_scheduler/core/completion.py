@@ -104,7 +104,7 @@ class Completion:
             self._state.recorder.forwarded(owner, report)
         event_log = self._state.event_log
         event_log.ended[Status.VALUE] += len(records)
-        if event_log.listening:
+        if event_log.measuring:
             event_log.done(agent, report.tasks, report.statuses, report.profiles)
 
     @staticmethod
@@ -124,7 +124,7 @@ class Completion:
         self._state.count_ended(record, Status.VALUE)
         if self._state.recorder is not None:
             self._state.recorder.ended(record, outcome, profile_of(report, position), report.agent)
-        if event_log.listening:
+        if event_log.measuring:
             event_log.done(agent, (record.id,), (Status.VALUE,), profile_of(report, position))
         if record.extra is not None and record.extra.children:
             self.end_children(record, now)
@@ -143,7 +143,7 @@ class Completion:
                 # tasks of the function.
                 longest = self._state.dispatch_times.longest(report.runs[position], now)
                 seconds = min(longest, _worker_seconds(record, profile_at(report.profiles, position)))
-                record.group.function.measured(seconds)
+                record.group.function.measured(seconds, min(step, len(records) - position))
                 # What was counted at its dispatch was an estimate. The sample stands for `step` runs.
                 record.group.lane.session.account(step * (seconds - record.cost))
 
@@ -285,7 +285,7 @@ class Completion:
         record.state, record.call, record.run = DONE, b"", 0
         event_log = self._state.event_log
         self._state.count_ended(record, outcome[0])
-        if event_log.listening:
+        if event_log.measuring:
             event_log.done(record.agent, (record.id,), (outcome[0],), profile)
         if outcome[0] in (Status.RAISED, Status.FAILED) and not (shared or self._state.restoring):
             event_log.add_failure(record, outcome, profile)

@@ -38,4 +38,6 @@ class SchedulerConfig:
     """Makes the policy that sets how many workers each worker manager has; None: managers are asked for none."""
     adapters: frozenset[str] = frozenset()
     """Ids of the worker managers of worker adapters, which may be unable to tell an agent which unit it is."""
+    measured: bool = False
+    """Whether waits and runs are measured although no monitor is there."""
     storage_address: str = ""

@@ -16,6 +16,7 @@ from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.limits import shortened
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import PACKED_BATCH, EventKind, TaskEvents, TaskStep
+from scaler_scheduler.core.durations import Durations
 from scaler_scheduler.core.history import TEXT, Event, History
 from scaler_scheduler.core.records import ASSIGNED, HELD, WAITING, AgentRecord, GroupRecord, Outcome, TaskRecord
 from scaler_scheduler.requirements import describe_runtime
@@ -35,14 +36,20 @@ def capability_text(capabilities: Capabilities) -> str:
 class EventLog:
     """Totals since the start, and the steps since the last `take`. `now` is the time of the current event."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, measured: bool = False) -> None:
+        """With `measured`, runs and waits are measured although nobody listens."""
+        self._measured = measured
         self.listening = False
+        self.measuring = measured
+        """Whether `waited` and `done` are called."""
         self.now = 0.0
         self.submitted = 0
         self.ended = [0] * (Status.LOST + 1)
         """Number of ended tasks, by status."""
         self.lost_runs = 0
         self.not_found = 0
+        self.run_durations = Durations()
+        self.wait_durations = Durations()
         self.history = History()
         self._numbers = count(1)
         self._texts_said = 0
@@ -66,7 +73,7 @@ class EventLog:
         """The next number for a group, agent or graph; numbers are never reused."""
         return next(self._numbers)
 
-    # --- steps: called only while `listening` ----------------------------------------------------------------------
+    # --- steps: called only while `listening`, `waited` and `done` while `measuring` ---------------------------------
 
     def entered(self, state: int, tasks: Sequence[TaskRecord]) -> None:
         """These tasks, possibly none, have become WAITING or HELD."""
@@ -86,9 +93,16 @@ class EventLog:
 
     def done(self, agent: AgentRecord | None, tasks: Sequence[int], statuses: Iterable[int], profiles: bytes) -> None:
         """These tasks have ended with these statuses; `profiles` are packed."""
+        self.run_durations.add_runs(profiles)
+        if not self.listening:
+            return
         self._step(TaskStep.ENDED, agent.number if agent else 0, tasks)
         self._statuses += bytes(statuses)
         self._profiles += profiles
+
+    def waited(self, waits: Iterable[tuple[float, int]]) -> None:
+        """Tasks are sent to agents that have waited since these times, at each so many."""
+        self.wait_durations.add((max(0.0, self.now - since), count) for since, count in waits)
 
     def gone(self, task: int) -> None:
         """This task is no longer wanted."""
@@ -134,7 +148,7 @@ class EventLog:
     def start(self, agents: Iterable[AgentRecord], tasks: Iterable[TaskRecord]) -> None:
         """A monitor has subscribed: record all tasks that have not ended, as if they had just reached their state."""
         self._clear()
-        self.listening = True
+        self.listening = self.measuring = True
         self._snapshot += 1
         by_state: dict[int, list[TaskRecord]] = {WAITING: [], HELD: []}
         assigned, room = [], SNAPSHOT_TASKS
@@ -168,7 +182,7 @@ class EventLog:
 
     def stop(self) -> None:
         """No monitor is subscribed any more."""
-        self.listening = False
+        self.listening, self.measuring = False, self._measured
         self._clear()
 
     def take(self, since: float) -> TaskEvents | None:

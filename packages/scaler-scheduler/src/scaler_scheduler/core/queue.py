@@ -24,6 +24,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
 
+from scaler_scheduler.core.event_log import EventLog
 from scaler_scheduler.core.records import WAITING, AgentRecord, LaneRecord, SessionRecord, TaskRecord
 from scaler_scheduler.requirements import Requirement, WorkerClass
 
@@ -145,8 +146,9 @@ def _key(lane: LaneRecord) -> float:
 class TaskQueue:
     """All waiting tasks."""
 
-    def __init__(self) -> None:
+    def __init__(self, event_log: EventLog) -> None:
         self.count = 0
+        self._event_log = event_log
         self._lanes: dict[Requirement, dict[LaneRecord, None]] = {}
         self._requirements: dict[Requirement, list[ClassQueue]] = {}
         self._classes: dict[WorkerClass, ClassQueue] = {}
@@ -219,6 +221,11 @@ class TaskQueue:
             if queue in queues:
                 queues.remove(queue)
 
+    def counts(self) -> Iterator[tuple[Requirement, int]]:
+        """How many tasks wait, by what they need; 0 where none does."""
+        for requirement, lanes in self._lanes.items():
+            yield requirement, sum([lane.size - lane.tombstones for lane in lanes])
+
     def lanes(self) -> Iterator[LaneRecord]:
         """All registered lanes."""
         return (lane for lanes in self._lanes.values() for lane in lanes)
@@ -275,7 +282,7 @@ class TaskQueue:
         if not added:
             return
         self.count += added
-        lane.ages.added(added, now)
+        lane.ages.added(added, before, now)
         root = lane.session
         if not root.waiting:
             root.served = max(root.served, self._served)
@@ -355,8 +362,11 @@ class TaskQueue:
         return taken
 
     def _take_from(self, lane: LaneRecord, limit: int) -> list[TaskRecord]:
+        size = lane.size
         taken = self._pop(lane, limit)
         if taken:
+            if self._event_log.measuring:
+                self._event_log.waited(lane.ages.first(len(taken), size))
             root = lane.session
             self._served = max(self._served, root.served)
             root.wait(-len(taken))

@@ -11,8 +11,8 @@ from typing import Any
 from scaler_protocol.capacity import ManagerStatus
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import AgentStatus, Status
-from scaler_protocol.monitoring import MonitorStatus
-from scaler_scheduler.core.event_log import capability_text
+from scaler_protocol.monitoring import DURATION_BOUNDS, MonitorStatus
+from scaler_scheduler.core.event_log import EventLog, capability_text
 from scaler_scheduler.core.manager_record import ManagerRecord
 from scaler_scheduler.core.records import ASSIGNED, AgentRecord, GraphRecord, SessionRecord
 from scaler_scheduler.core.state import SchedulerState
@@ -22,6 +22,8 @@ FUNCTIONS = 256
 """Most functions reported: those used last."""
 SESSIONS = 256
 """Most sessions reported: those with most tasks. One more entry has the sums of the others."""
+REQUIREMENTS = 256
+"""Most sets of capabilities that waiting tasks are counted by: those that most tasks need."""
 GRAPHS = 256
 """Most graphs reported: those that began last. One more entry has the sums of the others."""
 WORKERS = 10_000
@@ -47,6 +49,8 @@ class ProcessStats:
     """Round trip to a peer in seconds, at the last heartbeat."""
     heartbeat_seconds: float = 0.0
     """The interval of heartbeats to each peer."""
+    cpu_seconds: float = 0.0
+    """CPU time of the process since its start."""
 
 
 def workers_share(agents: int) -> int:
@@ -84,6 +88,7 @@ def monitor_status(
         cpu=stats.cpu,
         rss=stats.rss,
         heartbeat_seconds=stats.heartbeat_seconds,
+        cpu_seconds=stats.cpu_seconds,
         waiting=state.waiting.count,
         held=event_log.unfinished - state.waiting.count - assigned,
         assigned=assigned,
@@ -101,6 +106,8 @@ def monitor_status(
         **_agents(agents, stats.lag, now),
         **_workers(agents, now),
         **_functions(state),
+        **_waiting(state),
+        **_durations(event_log),
         **_graphs(state, stats.at - now),
         **_managers([(manager, manager.status) for manager in managers if manager.status is not None]),
     )
@@ -195,6 +202,30 @@ def _functions(state: SchedulerState) -> dict[str, Any]:
         "function_names": [function.name for function in functions],
         "function_counts": [function.submitted for function in functions],
         "function_seconds": [function.seconds or 0.0 for function in functions],
+        "function_runs": [function.runs for function in functions],
+        "function_run_seconds": [function.run_seconds for function in functions],
+    }
+
+
+def _waiting(state: SchedulerState) -> dict[str, Any]:
+    waiting: Counter[str] = Counter()
+    for requirement, tasks in state.waiting.counts():
+        waiting[capability_text(requirement.capabilities)] += tasks
+    most = waiting.most_common(REQUIREMENTS)
+    return {"waiting_capabilities": [text for text, _ in most], "waiting_tasks": [tasks for _, tasks in most]}
+
+
+def _durations(event_log: EventLog) -> dict[str, Any]:
+    run_buckets, runs, run_seconds = event_log.run_durations.read()
+    wait_buckets, waits, wait_seconds = event_log.wait_durations.read()
+    return {
+        "duration_bounds": DURATION_BOUNDS,
+        "run_buckets": run_buckets,
+        "runs": runs,
+        "run_seconds": run_seconds,
+        "wait_buckets": wait_buckets,
+        "waits": waits,
+        "wait_seconds": wait_seconds,
     }
 
 

@@ -73,9 +73,9 @@ class SchedulerState:
         """Root sessions that are over, of whose tasks not all are forgotten."""
         self.agents: dict[bytes, AgentRecord] = {}
         self.functions = FunctionStore()
-        self.waiting = TaskQueue()
         self.budgets = CallBudgets(self.sessions, config.max_session_bytes, 2 * config.max_session_bytes)
-        self.event_log = EventLog()
+        self.event_log = EventLog(measured=config.measured)
+        self.waiting = TaskQueue(self.event_log)
         self.locality = Locality()
         self.suspects = Suspects()
         self.exclusive = ExclusiveTasks()

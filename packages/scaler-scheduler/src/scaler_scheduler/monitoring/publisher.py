@@ -79,6 +79,7 @@ class StatusSampler:
             self._hub.received,
             self._hub.round_trip,
             self._hub.heartbeat_seconds,
+            cpu_seconds(os.getpid()),
         )
 
 

@@ -144,6 +144,7 @@ class SchedulerService:
         options = self._options
         policies = options.policies()
         config = SchedulerConfig(
+            measured=self._options.metrics_address is not None,
             protected=options.protected,
             allocate_policy=policies.allocate,
             scaling=policies.scaling,
