@@ -77,10 +77,12 @@ def entries(body: str) -> dict[str, str]:
 
 
 def members(kind: type) -> Iterator[tuple[str, Any]]:
-    """The documented methods and properties of a class, in the order of the source."""
-    for name, member in vars(kind).items():
-        if not name.startswith("_") and (inspect.isroutine(member) or isinstance(member, property)):
-            yield name, member.__func__ if isinstance(member, staticmethod) else member
+    """The documented methods and properties of a class, in the order of the source; those of our bases come first."""
+    ours = [base for base in kind.__mro__[1:] if base.__module__.startswith("scaler_")]
+    for base in (*ours, kind):
+        for name, member in vars(base).items():
+            if not name.startswith("_") and (inspect.isroutine(member) or isinstance(member, property)):
+                yield name, member.__func__ if isinstance(member, staticmethod) else member
 
 
 def cell(text: str) -> str:

@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from scaler_client.api.map_of_tuples import run_map
-from scaler_client.api.optioned_calls import BUFFER, OptionedCalls, columns
+from scaler_client.api.client_calls import ClientCalls
 from scaler_client.api.pickled_clients import unpickled
-from scaler_client.api.submitter import CallSubmitter, progress_bar
+from scaler_client.api.submitter import CallSubmitter
 from scaler_client.calls.object_reference import ObjectReference
-from scaler_client.calls.task_options import TaskOptions
 from scaler_client.client_name import client_name
-from scaler_client.futures.futures import ScalerFuture
 from scaler_client.interrupts import interrupts_blocked
 from scaler_client.parameters import (
-    can_prefetch,
     check,
     check_client,
     check_session,
     flag,
-    items,
     key_settings,
-    keywords,
 )
 from scaler_client.payloads.serializers import DefaultSerializer
-from scaler_client.task_context import runtime
+from scaler_client.task_context import TaskRuntime, runtime
 from scaler_protocol.ids import new_identity
 from scaler_protocol.limits import NAME
-from scaler_protocol.ranges import shown
 from scaler_protocol.serializer import Serializer
 
 if TYPE_CHECKING:
@@ -42,10 +32,9 @@ if TYPE_CHECKING:
     from scaler_client.runtime.io_thread import IoThread
 
 T = TypeVar("T")
-_TASK_ENDED = "the task that this client belonged to has ended: let a task wait for its threads that submit calls"
 
 
-class Client:
+class Client(ClientCalls):
     """A connection to a cluster, which submits calls and returns futures. Thread-safe; also a context manager.
 
     Args:
@@ -125,315 +114,9 @@ class Client:
         self._io, self._inside = connection.connect(
             runtime(), address, self._identity, self._name, timeout_seconds, object_storage_address, security, named
         )
-        try:
-            self._calls = CallSubmitter(
-                self._io, self._inside, serializer, stream_output, waits=block, patience=float(timeout_seconds)
-            )
-        except BaseException:
-            if self._inside is None:
-                self._io.stop()
-            raise
-        self._session = self._calls.session(session) if session is not None else None
-
-    # --- calls ------------------------------------------------------------------------------------------------------
-
-    @overload
-    def submit(self, fn: Callable[..., Coroutine[Any, Any, T]], /, *args: Any, **kwargs: Any) -> ScalerFuture[T]: ...
-
-    @overload
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> ScalerFuture[T]: ...
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture[Any]:
-        """Submit one call; does not wait for it, only for room, see `block` of Client.
-
-        Args:
-            fn: any callable. If it returns a coroutine, the worker awaits it.
-            args, kwargs: its arguments; futures and ObjectReferences are replaced by their values, at any depth.
-                `profiling=True` is ignored, for older programs, unless the function takes it.
-
-        Raises:
-            TypeError: the function does not accept these arguments, or something cannot be serialized: then it may also
-                be `pickle.PicklingError`, or what a `__reduce__` raises.
-            SubmitLimitError: there is no room, and this is a client with `block=False`.
-            ClientQuitError: the client is disconnected.
-
-        >>> client.submit(max, [3, 1, 2], default=0).result()
-        3
-        """
-        calls = self._calls
-        callee = calls.find(fn)
-        if kwargs and "profiling" in kwargs and callee.check.known and not callee.check.takes_profiling:
-            del kwargs["profiling"]
-        callee.check.check(*args, **kwargs)
-        group = callee.group if self._inside is None else None
-        return calls.send(group or calls.group(callee), args, kwargs)
-
-    def submit_verbose(
-        self,
-        fn: Callable[..., T],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        capabilities: Mapping[str, int] | None = None,
-        *,
-        reserialize: bool = False,
-        priority: int = 0,
-        retries: int = 0,
-        task_timeout_seconds: float | None = None,
-    ) -> ScalerFuture[T]:
-        """Submit one call with options; does not wait for it.
-
-        Args:
-            fn: any callable.
-            args, kwargs: its arguments, as a sequence and as a mapping.
-            capabilities: what a worker must offer, by name; -1 for presence, otherwise a quantity.
-            reserialize: serialize the function and large arguments again although they seem unchanged.
-            priority: higher is more urgent.
-            retries: how often to run a call again after an exception of its code.
-            task_timeout_seconds: seconds from the start of a run; None for the default of the cluster.
-
-        Raises:
-            CapabilityError, ValueError, TypeError: an option is invalid, or the call, as in `submit`.
-            SubmitLimitError, ClientQuitError: as in `submit`.
-
-        >>> client.submit_verbose(round, (3.14159, 2), {}, retries=1, task_timeout_seconds=30).result()
-        3.14
-        """
-        options = TaskOptions.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
-        return OptionedCalls(self._calls, options).submit(fn, *items("args", args), **keywords("kwargs", kwargs))
-
-    def map(
-        self,
-        fn: Callable[..., T],
-        *iterables: Iterable[Any],
-        capabilities: Mapping[str, int] | None = None,
-        reserialize: bool = False,
-        priority: int = 0,
-        retries: int = 0,
-        task_timeout_seconds: float | None = None,
-        speculate: bool = False,
-        progress: bool = False,
-        return_exceptions: bool = False,
-    ) -> list[T]:
-        """Wait for the results of the builtin `map(fn, *iterables)`, as a list in order.
-
-        The first failure is raised, with a note of its item, and the remaining calls are cancelled. A single list or
-        tuple of 1-tuples gives a FutureWarning, and is unpacked if the first call raises TypeError.
-
-        Args:
-            fn: a callable with as many parameters as there are iterables.
-            iterables: the arguments; the shortest one ends the map.
-            capabilities: what a worker must offer, by name; -1 for presence, otherwise a quantity.
-            reserialize: serialize the function and large arguments again although they seem unchanged.
-            priority: higher is more urgent.
-            retries: how often to run a call again after an exception of its code.
-            task_timeout_seconds: seconds from the start of a run; None for the default of the cluster.
-            speculate: whether a call that takes far longer than the others is run a second time, on an idle worker of
-                another host; the first outcome counts. For functions without side effects.
-            progress: whether to show a progress bar on standard error; needs tqdm.
-            return_exceptions: whether an exception takes the place of its result, and nothing is cancelled.
-
-        Raises:
-            CapabilityError, ValueError, TypeError: an option or a call is invalid.
-            ImportError: `progress` without tqdm.
-            SubmitLimitError, ClientQuitError: as in `submit`.
-
-        >>> client.map(pow, [2, 3], [3, 2])
-        [8, 9]
-        """
-        options = TaskOptions.of(capabilities, reserialize, priority, retries, task_timeout_seconds, speculate)
-        progress, exceptions = flag("progress", progress), flag("return_exceptions", return_exceptions)
-        rows_of_arguments = columns("map()", iterables)
-        callee = self._calls.find(fn, options.reserialize)
-        prefetchable = can_prefetch(iterables)
-        run = partial(self._calls.run, callee, options=options, prefetchable=prefetchable, return_exceptions=exceptions)
-        return run_map(run, partial(run, progress=progress), callee.check, iterables, rows_of_arguments)
-
-    def starmap(
-        self,
-        fn: Callable[..., T],
-        iterable: Iterable[Iterable[Any]],
-        capabilities: Mapping[str, int] | None = None,
-        reserialize: bool = False,
-        *,
-        priority: int = 0,
-        retries: int = 0,
-        task_timeout_seconds: float | None = None,
-        speculate: bool = False,
-        progress: bool = False,
-        return_exceptions: bool = False,
-    ) -> list[T]:
-        """Wait for the results of `itertools.starmap(fn, iterable)`, as a list in order.
-
-        The first failure is raised, with a note of its item, and the remaining calls are cancelled.
-
-        Args:
-            fn: any callable.
-            iterable: the arguments of each call, as an iterable.
-            capabilities: what a worker must offer, by name; -1 for presence, otherwise a quantity.
-            reserialize: serialize the function and large arguments again although they seem unchanged.
-            priority: higher is more urgent.
-            retries: how often to run a call again after an exception of its code.
-            task_timeout_seconds: seconds from the start of a run; None for the default of the cluster.
-            speculate: whether a call that takes far longer than the others is run a second time, on an idle worker of
-                another host; the first outcome counts. For functions without side effects.
-            progress: whether to show a progress bar on standard error; needs tqdm.
-            return_exceptions: whether an exception takes the place of its result, and nothing is cancelled.
-
-        Raises:
-            CapabilityError, ValueError, TypeError: an option or a call is invalid.
-            ImportError: `progress` without tqdm.
-            SubmitLimitError, ClientQuitError: as in `submit`.
-
-        >>> client.starmap(pow, [(2, 3), (3, 2)])
-        [8, 9]
-        """
-        options = TaskOptions.of(capabilities, reserialize, priority, retries, task_timeout_seconds, speculate)
-        return OptionedCalls(self._calls, options).starmap(
-            fn, iterable, progress=progress, return_exceptions=return_exceptions
-        )
-
-    def imap(
-        self,
-        fn: Callable[..., T],
-        *iterables: Iterable[Any],
-        buffersize: int = BUFFER,
-        return_exceptions: bool = False,
-    ) -> Iterator[T]:
-        """Yield the results of the builtin `map(fn, *iterables)` in order, lazily.
-
-        The first `buffersize` calls are submitted at once, and another one with each result that is taken. So endless
-        iterables may be mapped. A failure is raised in its place, with a note of its item; this, or closing the
-        iterator, cancels the calls that are under way. `options(…).imap` takes options.
-
-        Args:
-            fn: a callable with as many parameters as there are iterables.
-            iterables: the arguments; the shortest one ends the map.
-            buffersize: how many calls are submitted ahead of the result that is taken next.
-            return_exceptions: whether an exception takes the place of its result.
-
-        Raises:
-            ValueError, TypeError: a parameter or a call is invalid.
-            SubmitLimitError, ClientQuitError: as in `submit`.
-
-        >>> import itertools
-        >>> squares = client.imap(pow, itertools.count(), itertools.repeat(2), buffersize=10)
-        >>> [next(squares) for _ in range(4)]
-        [0, 1, 4, 9]
-        """
-        return self.options().imap(fn, *iterables, buffersize=buffersize, return_exceptions=return_exceptions)
-
-    def imap_unordered(
-        self,
-        fn: Callable[..., T],
-        *iterables: Iterable[Any],
-        buffersize: int = BUFFER,
-        return_exceptions: bool = False,
-    ) -> Iterator[T]:
-        """Yield the results of the builtin `map(fn, *iterables)` as they come, lazily; otherwise as `imap`.
-
-        Args:
-            fn: a callable with as many parameters as there are iterables.
-            iterables: the arguments; the shortest one ends the map.
-            buffersize: how many calls are under way at most.
-            return_exceptions: whether an exception takes the place of its result.
-
-        Raises:
-            ValueError, TypeError: a parameter or a call is invalid.
-            SubmitLimitError, ClientQuitError: as in `submit`.
-
-        >>> sorted(client.imap_unordered(pow, [2, 3], [3, 2]))
-        [8, 9]
-        """
-        return self.options().imap_unordered(fn, *iterables, buffersize=buffersize, return_exceptions=return_exceptions)
-
-    def options(
-        self,
-        *,
-        capabilities: Mapping[str, int] | None = None,
-        reserialize: bool = False,
-        priority: int = 0,
-        retries: int = 0,
-        timeout: float | None = None,
-    ) -> OptionedCalls:
-        """Calls with options: `submit`, `map`, `starmap`, `imap` and `imap_unordered` of what is returned have them.
-
-        Args:
-            capabilities: what a worker must offer, by name; -1 for presence, otherwise a quantity.
-            reserialize: serialize the function and large arguments again although they seem unchanged.
-            priority: higher is more urgent.
-            retries: how often to run a call again after an exception of its code.
-            timeout: seconds from the start of a run; None for the default of the cluster.
-
-        Raises:
-            CapabilityError, ValueError, TypeError: an option is invalid.
-
-        >>> client.options(priority=5, retries=2, timeout=30).submit(pow, 2, 10).result()
-        1024
-        """
-        options = TaskOptions.of(capabilities, reserialize, priority, retries, timeout, timeout_name="timeout")
-        return OptionedCalls(self._calls, options)
-
-    def get(
-        self,
-        graph: Mapping[Any, Any],
-        keys: Iterable[Hashable],
-        block: bool = True,
-        capabilities: Mapping[str, int] | None = None,
-        reserialize: bool = False,
-        *,
-        priority: int = 0,
-        retries: int = 0,
-        progress: bool = False,
-    ) -> dict[Any, Any]:
-        """Run what some nodes of a graph need; returns these nodes by key, in the order of `keys`.
-
-        Args:
-            graph: nodes by key. A node is a call, `(callable, argument, …)`, or data. An argument that equals a key is
-                the value of that node.
-            keys: the requested keys.
-            block: whether to wait and return values; otherwise futures are returned.
-            capabilities: what a worker must offer, by name; -1 for presence, otherwise a quantity.
-            reserialize: serialize the function and large arguments again although they seem unchanged.
-            priority: higher is more urgent.
-            retries: how often to run a call again after an exception of its code.
-            progress: whether to show a progress bar on standard error; needs tqdm and `block`.
-
-        Raises:
-            KeyError: a key is unknown or requested twice, or a string argument is no key.
-            graphlib.CycleError: the needed nodes have a cycle.
-            CapabilityError, ValueError, TypeError: an option or a call is invalid.
-            ImportError: `progress` without tqdm.
-            SubmitLimitError: the graph has more nodes than this client may have unfinished tasks; or as in `submit`.
-            ClientQuitError: the client is disconnected.
-            With `block` also the first exception of a requested node, with a note of the path to the node that failed;
-            the remaining nodes are cancelled then.
-
-        >>> client.get({"a": 2, "b": (pow, "a", 3), "c": (max, "a", "b")}, keys=["c"])
-        {'c': 8}
-        """
-        options = TaskOptions.of(capabilities, reserialize, priority, retries, None)
-        block, progress = flag("block", block), flag("progress", progress)
-        if not isinstance(graph, Mapping):
-            raise TypeError(f"graph is {shown(graph)}, not a mapping from keys to nodes")
-        if progress and not block:
-            raise ValueError("progress=True needs block=True: the bar is shown while get waits")
-        self._check()
-        keys = keys if isinstance(keys, str | bytes) else list(items("keys", keys))
-        submission = self._calls.graph(graph, keys, options, watched=progress)
-        with progress_bar(submission.progress) if progress else nullcontext():
-            submission.submit()
-            return (submission.results if block else submission.all_futures)(_value, keys)
-
-    def executor(self) -> ClientExecutor:
-        """This client as a `concurrent.futures.Executor`, whose `shutdown` does not disconnect the client.
-
-        >>> with client.executor() as executor:
-        ...     list(executor.map(abs, [-1, -2]))
-        [1, 2]
-        """
-        from scaler_client.api.executor import ClientExecutor
-
-        return ClientExecutor(self.submit_verbose, lambda: self.workers().count)
+        calls = _submitter(self._io, self._inside, serializer, stream_output, block, timeout_seconds)
+        super().__init__(calls, nested=self._inside is not None)
+        self._session = calls.session(session) if session is not None else None
 
     # --- objects ----------------------------------------------------------------------------------------------------
 
@@ -528,6 +211,17 @@ class Client:
         from scaler_client.api.connected_workers import wait_for_workers
 
         return wait_for_workers(self._outside(), n, timeout)
+
+    def executor(self) -> ClientExecutor:
+        """This client as a `concurrent.futures.Executor`, whose `shutdown` does not disconnect the client.
+
+        >>> with client.executor() as executor:
+        ...     list(executor.map(abs, [-1, -2]))
+        [1, 2]
+        """
+        from scaler_client.api.executor import ClientExecutor
+
+        return ClientExecutor(self.submit_verbose, lambda: self.workers().count)
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -641,7 +335,18 @@ class Client:
         self._calls.check()
 
 
-def _value(node: Any) -> Any:
-    if isinstance(node, ScalerFuture):
-        return node.result()
-    return node.value() if isinstance(node, ObjectReference) else node
+def _submitter(
+    io: IoThread,
+    inside: TaskRuntime | None,
+    serializer: Serializer | type[Serializer],
+    stream_output: bool | str,
+    waits: bool,
+    patience: float,
+) -> CallSubmitter:
+    """The submitter of a new client, whose connection is closed if there can be none."""
+    try:
+        return CallSubmitter(io, inside, serializer, stream_output, waits=waits, patience=float(patience))
+    except BaseException:
+        if inside is None:
+            io.stop()
+        raise

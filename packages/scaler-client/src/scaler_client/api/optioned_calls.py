@@ -1,38 +1,25 @@
-"""Calls with options, and lazy maps."""
+"""Calls with options."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError, Future
-from itertools import islice
-from queue import SimpleQueue
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
-from scaler_client.api.submitter import CallSubmitter
-from scaler_client.calls.task_options import TaskOptions
+from scaler_client.api.lazy_maps import LazyMaps, columns
 from scaler_client.futures.futures import ScalerFuture
-from scaler_client.parameters import can_prefetch, check, flag, items, rows
-from scaler_client.payloads.user_exceptions import note_item
-from scaler_protocol.ranges import Whole
+from scaler_client.parameters import can_prefetch, flag, rows
 
 T = TypeVar("T")
-BUFFER: Final = 1_000
-"""Calls of a lazy map that are submitted ahead of the result that is taken next."""
-_BUFFERS: Final = Whole(1, 2**31 - 1)
-_Row = tuple[Any, ...]
+_Rows = Iterable[tuple[Any, ...]]
 
 
-class OptionedCalls:
+class OptionedCalls(LazyMaps):
     """Calls with the same options. Made by `Client.options`.
 
     >>> urgent = client.options(priority=1, retries=2)
     >>> urgent.submit(pow, 2, 10).result()
     1024
     """
-
-    def __init__(self, calls: CallSubmitter, options: TaskOptions) -> None:
-        self._calls, self._options = calls, options
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> ScalerFuture[T]:
         """Submit one call with these options; otherwise as `Client.submit`.
@@ -102,146 +89,15 @@ class OptionedCalls:
         return self._run(fn, rows("starmap()", iterable), prefetchable, progress, return_exceptions)
 
     def _run(
-        self, fn: Callable[..., T], arguments: Iterable[_Row], prefetchable: bool, progress: bool, exceptions: bool
+        self,
+        fn: Callable[..., T],
+        arguments: Iterable[tuple[Any, ...]],
+        prefetchable: bool,
+        progress: bool,
+        exceptions: bool,
     ) -> list[T]:
         progress, exceptions = flag("progress", progress), flag("return_exceptions", exceptions)
         callee = self._calls.find(fn, self._options.reserialize)
         return self._calls.run(
             callee, arguments, self._options, progress, prefetchable=prefetchable, return_exceptions=exceptions
         )
-
-    def imap(
-        self,
-        fn: Callable[..., T],
-        *iterables: Iterable[Any],
-        buffersize: int = BUFFER,
-        return_exceptions: bool = False,
-    ) -> Iterator[T]:
-        """Yield the results of the builtin `map(fn, *iterables)` in order, lazily; see `Client.imap`.
-
-        Args:
-            fn: a callable with as many parameters as there are iterables.
-            iterables: the arguments; the shortest one ends the map.
-            buffersize: how many calls are submitted ahead of the result that is taken next.
-            return_exceptions: whether an exception takes the place of its result.
-
-        Raises:
-            ValueError, TypeError: a parameter or a call is invalid.
-            SubmitLimitError, ClientQuitError: as in `Client.submit`.
-
-        >>> list(client.options(retries=1).imap(pow, [2, 3], [3, 2]))
-        [8, 9]
-        """
-        check("buffersize", buffersize, _BUFFERS)
-        submitted = self._submitted(fn, columns("imap()", iterables))
-        return _in_order(submitted, buffersize, flag("return_exceptions", return_exceptions))
-
-    def imap_unordered(
-        self,
-        fn: Callable[..., T],
-        *iterables: Iterable[Any],
-        buffersize: int = BUFFER,
-        return_exceptions: bool = False,
-    ) -> Iterator[T]:
-        """Yield the results of the builtin `map(fn, *iterables)` as they come, lazily; see `Client.imap`.
-
-        Args:
-            fn: a callable with as many parameters as there are iterables.
-            iterables: the arguments; the shortest one ends the map.
-            buffersize: how many calls are under way at most.
-            return_exceptions: whether an exception takes the place of its result.
-
-        Raises:
-            ValueError, TypeError: a parameter or a call is invalid.
-            SubmitLimitError, ClientQuitError: as in `Client.submit`.
-
-        >>> sorted(client.options(retries=1).imap_unordered(pow, [2, 3], [3, 2]))
-        [8, 9]
-        """
-        check("buffersize", buffersize, _BUFFERS)
-        submitted = self._submitted(fn, columns("imap_unordered()", iterables))
-        return _as_they_come(self._calls, submitted, buffersize, flag("return_exceptions", return_exceptions))
-
-    def _submitted(self, fn: Callable[..., T], arguments: Iterable[_Row]) -> Iterator[_Item]:
-        """Submit the calls one by one, as they are drawn."""
-        calls, options = self._calls, self._options
-        callee = calls.find(fn, options.reserialize)
-        group, reserialized = calls.group_with(callee, options), set[int]() if options.reserialize else None
-        for number, row in enumerate(arguments):
-            callee.check.check(*row)
-            yield _Item(calls.send(group, row, {}, reserialized), number, row)
-
-
-class _Item(NamedTuple):
-    """A call of a lazy map."""
-
-    future: ScalerFuture[Any]
-    number: int
-    row: _Row
-
-    def outcome(self, return_exceptions: bool) -> Any:
-        """The result; raises or returns the failure, which names the item."""
-        try:
-            return self.future.result()
-        except (Exception, CancelledError) as error:
-            if return_exceptions:
-                return error
-            note_item(error, self.number, self.row)
-            raise
-
-
-def columns(name: str, iterables: Iterable[Iterable[Any]]) -> Iterator[_Row]:
-    """The rows of a map; raises TypeError for what cannot be iterated over."""
-    found = [items(f"iterable {at} of {name}", column) for at, column in enumerate(iterables, 1)]
-    if not found:
-        raise TypeError(f"{name} takes a function and at least one iterable")
-    return zip(*found, strict=False)
-
-
-def _in_order(submitted: Iterator[_Item], ahead: int, return_exceptions: bool) -> Iterator[Any]:
-    """Submit the first calls; the iterator yields the outcomes in order, and submits another call for each."""
-    pending = deque(islice(submitted, ahead))
-
-    def outcomes() -> Iterator[Any]:
-        try:
-            while pending:
-                outcome = pending.popleft().outcome(return_exceptions)
-                pending.extend(islice(submitted, 1))
-                yield outcome
-        finally:
-            _cancel(pending)
-
-    return outcomes()
-
-
-def _as_they_come(
-    calls: CallSubmitter, submitted: Iterator[_Item], ahead: int, return_exceptions: bool
-) -> Iterator[Any]:
-    """Submit the first calls; the iterator yields each outcome as it comes, and submits another call for it."""
-    ready: SimpleQueue[Future[Any]] = SimpleQueue()
-    pending: dict[Future[Any], _Item] = {}
-    put = cast("Callable[[Future[Any]], object]", ready.put)
-
-    def submit(count: int) -> None:
-        for item in islice(submitted, count):
-            pending[item.future] = item
-            item.future.add_done_callback(put)
-
-    def outcomes() -> Iterator[Any]:
-        try:
-            while pending:
-                with calls.waiting:
-                    future = ready.get()
-                outcome = pending.pop(future).outcome(return_exceptions)
-                submit(1)
-                yield outcome
-        finally:
-            _cancel(pending.values())
-
-    submit(ahead)
-    return outcomes()
-
-
-def _cancel(pending: Iterable[_Item]) -> None:
-    for item in pending:
-        item.future.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from scaler_client.parameters import check, check_positive_seconds, flag
 from scaler_protocol.capabilities import Capabilities
@@ -44,3 +45,7 @@ class TaskOptions:
         anew = flag("reserialize", reserialize)
         twice = flag("speculate", speculate)
         return cls(canonical(given), anew, int(priority), int(retries), float(timeout or 0.0), twice)
+
+
+NO_OPTIONS: Final = TaskOptions((), reserialize=False, priority=0, retries=0, timeout_seconds=0.0)
+"""Those of calls without any."""
