@@ -9,12 +9,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scaler import Client, ScalerFuture
+from scaler import Client, ScalerFuture, current_task
+from scaler_protocol.errors import ClientQuitError
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
 from support.processes import listener_of, stopped
@@ -350,3 +352,43 @@ def test_a_future_that_its_owner_ends_stands_for_what_it_was_given(client: Clien
     assert client.submit(square, source).result(SECONDS) == before.result(SECONDS) == 16
     assert isinstance(needs_failing.exception(SECONDS), KeyError)
     assert graph["b"].result(SECONDS) == 25
+
+
+def test_a_failed_call_is_retried_with_its_function_arguments_and_options(client: Client, tmp_path: Path) -> None:
+    flag, big = tmp_path / "flag", client.send_object(b"x" * 100_000)
+    offset = client.submit(add, 1, 1)
+
+    def measure(data: bytes, more: int, *, also: int) -> tuple[int, int]:
+        flag.stat()
+        return len(data) + more + also, getattr(current_task(), "attempt", 0)
+
+    future = client.submit_verbose(measure, (big, offset), {"also": 3}, retries=1)
+    with pytest.raises(FileNotFoundError):
+        future.result(SECONDS)
+    flag.touch()
+    again = future.retry()
+    assert again.task_id != future.task_id
+    assert again.result(SECONDS) == (100_005, 1), "attempts begin anew"
+    assert isinstance(future.exception(), FileNotFoundError), "the first future stays as it is"
+    with pytest.raises(InvalidStateError, match="has a result"):
+        again.retry()
+
+    def retry_inside() -> str:
+        with Client() as inside:
+            failed = inside.submit(explode, "inside")
+            assert failed.exception() is not None
+            return repr(failed.retry().exception())
+
+    assert client.submit(retry_inside).result(SECONDS) == "ValueError('inside')"
+    node = client.get({"a": (abs, 1), "b": (int, "a", 0)}, ["b"], block=False)["b"]
+    assert isinstance(node.exception(SECONDS), TypeError)
+    with pytest.raises(InvalidStateError, match="other nodes of its graph"):
+        node.retry()
+
+
+def test_a_call_of_a_closed_client_is_not_retried(cluster: LocalCluster) -> None:
+    with Client(cluster.address, timeout_seconds=SECONDS) as client:
+        future = client.submit(explode, "open")
+        assert future.exception(SECONDS) is not None
+    with pytest.raises(ClientQuitError):
+        future.retry()

@@ -38,6 +38,8 @@ class SilentOwner:
 
     def call_soon(self, work: Callable[[], object]) -> None: ...
 
+    def submit_again(self, *call: object) -> None: ...
+
 
 class Home:
     """Storage that notes which threads fetch."""

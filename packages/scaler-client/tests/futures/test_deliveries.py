@@ -27,6 +27,8 @@ class Desk:
 
     def cancel(self, tasks: Sequence[int]) -> None: ...
 
+    def submit_again(self, *call: object) -> None: ...
+
     def call_soon(self, work: Callable[[], object]) -> None:
         work()
 

@@ -38,6 +38,7 @@ class FutureDesk:
         self.cancelled: list[int] = []
         self.waits = 0
         self.callback_threads: list[threading.Thread] = []
+        self.again: list[ScalerFuture[Any]] = []
 
     @property
     def waiting(self) -> nullcontext[None]:
@@ -51,6 +52,10 @@ class FutureDesk:
         thread = threading.Thread(target=work)
         self.callback_threads.append(thread)
         thread.start()
+
+    def submit_again(self, *call: Any) -> ScalerFuture[Any]:
+        self.again.append(ScalerFuture(self, 99, *call))
+        return self.again[-1]
 
 
 GROUP = CallGroup(Group(b"f"), (), pickle.loads, pickle.dumps)
@@ -595,3 +600,36 @@ def dumped(future: ScalerFuture[Any]) -> tuple[int, bytes]:
     dump = future._as_input()
     assert callable(dump)
     return dump()
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_failed_future_keeps_its_call_and_retries_it(desk: FutureDesk, watched: bool) -> None:
+    failure = describe(WorkerDiedError("it died"))
+    need = ScalerFuture[int](desk, 2, GROUP, b"other")._lease()
+    ends = ((Status.RAISED, b""), (Status.FAILED, failure), (Status.CANCELLED, b""), (Status.VALUE, pickle.dumps(1)))
+    for status, payload in ends:
+        future = ScalerFuture[int](desk, 1, GROUP, b"call", (need,))
+        if watched:
+            future._watching()
+        deliver(Deliver.alike([future], [1], status, payload))
+        if status in (Status.VALUE, Status.CANCELLED):
+            assert (future._call, future._needs) == (b"", ())
+            with pytest.raises(InvalidStateError, match="and its call is not kept"):
+                future.retry()
+            continue
+        again = future.retry()
+        assert desk.again.pop() is again and again.running() and future.done()
+        assert (again.task_id, again._group, again._call, again._needs) == (99, GROUP, b"call", (need,))
+    with pytest.raises(InvalidStateError, match="it has not ended"):
+        ScalerFuture[int](desk, 1, GROUP, b"call").retry()
+    assert not desk.again
+
+
+def test_a_call_that_is_not_known_is_not_retried(desk: FutureDesk) -> None:
+    adopted = CallGroup(Group(b""), (), pickle.loads, pickle.dumps)
+    for group, why in ((GROUP, "other nodes of its graph"), (adopted, "an earlier client of the session")):
+        future = ScalerFuture[int](desk, 1, group, b"")
+        future.set_exception(KeyError())
+        with pytest.raises(InvalidStateError, match=why):
+            future.retry()
+    assert not desk.again

@@ -34,6 +34,8 @@ class Submitting:
 
     def call_soon(self, work: Any) -> None: ...
 
+    def submit_again(self, *call: Any) -> None: ...
+
     def submit(self, group: CallGroup, call: bytes, needs: Sequence[Dependency]) -> ScalerFuture[Any]:
         assert group is GROUP
         self.calls.append(call)

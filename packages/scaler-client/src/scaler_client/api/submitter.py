@@ -65,7 +65,7 @@ class CallSubmitter:
         self._io, self._inside, self._waits, self._patience = io, inside, waits, patience
         self.is_closed = False
         # All clients inside the tasks of a process share one connection, which lasts as long as the process.
-        self._owner: FutureOwner = ClientLife(io) if inside is None else io
+        self._owner: FutureOwner = ClientLife(io, waits=waits) if inside is None else io
         store = io.storage.store
         self._arguments = ArgumentCache(self._owner, io.storage)
         self._objects = SentObjects()

@@ -7,7 +7,7 @@ from typing import Any
 
 from scaler_client.core.graph_state import GraphPiece
 from scaler_client.core.records import CallBlock, Deliver, LocalFailure, OutstandingCall
-from scaler_client.futures.futures import ScalerFuture
+from scaler_client.futures.futures import KEEPING, ScalerFuture
 from scaler_client.futures.waiters import guard
 from scaler_protocol.messages import Status
 
@@ -51,7 +51,9 @@ def _end_unwatched(
     for call, task, status, payload in columns:
         if type(call) is ScalerFuture:
             if call._watch is None:
-                call._outcome, call._reports, call._call, call._needs = payload, outcomes.reports, b"", ()
+                call._outcome, call._reports = payload, outcomes.reports
+                if status not in KEEPING or not call._is_repeatable():
+                    call._call, call._needs = b"", ()
                 call._status = status
             else:
                 watched.append((call, status, payload))

@@ -19,7 +19,8 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, RUNNING
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from scaler_client.core.records import CallGroup, Dependency, Dump, Outcome, RunReports
+from scaler_client.core.graph_state import NodeNeed
+from scaler_client.core.records import CallGroup, Dependency, Dump, Outcome, RunReports, is_call_known
 from scaler_client.futures.argument_refs import Collector, ResultLease, ResultLeases, collector, same
 from scaler_client.futures.results import (
     ProfilingInfo,
@@ -55,6 +56,8 @@ _ERROR: Final = 11
 _CANCELLED: Final = Status.CANCELLED
 """Found in half the time that the attribute of a class takes."""
 _CONSTANTS: Final = pickles.SCALARS
+KEEPING: Final = frozenset({Status.RAISED, Status.FAILED, _ERROR})
+"""Futures with these statuses keep their call, for `retry`."""
 
 
 def current(written: Outcome) -> Outcome | Dump | None:
@@ -101,7 +104,7 @@ class ScalerFuture(Future[T]):
         self.task_id = task_id
         self._group = group
         self._call = call
-        """The payload of the call; after a mutable result was loaded, the payload of that result."""
+        """The payload of the call, unless it has a result or is cancelled; of a mutable result that was loaded."""
         self._weight = len(call)
         self._needs = needs
         self._status = _PENDING
@@ -163,7 +166,9 @@ class ScalerFuture(Future[T]):
                 return False
             untold = watch.waiters[::-1]
             try:
-                self._outcome, self._reports, self._call, self._needs = outcome, reports, b"", ()
+                self._outcome, self._reports = outcome, reports
+                if status not in KEEPING or not self._is_repeatable():
+                    self._call, self._needs = b"", ()
                 self._status = status
                 self._notify(untold)
             finally:  # even if a signal handler raised: nothing else wakes them
@@ -320,6 +325,45 @@ class ScalerFuture(Future[T]):
         if self._watch is not None:
             due_callbacks.call(self, self._watch.callbacks)
 
+    def retry(self) -> ScalerFuture[T]:
+        """Submit the call again: the same function as it was then, arguments and options; returns a new future.
+
+        For a call that has failed, whose future keeps it. This future stays as it is.
+
+        Raises:
+            InvalidStateError: the call has not failed, or this process does not know it: it takes results of other
+                nodes of a graph, an argument of it has failed, or an earlier client of the session has submitted it.
+            SubmitLimitError, ClientQuitError: as in `Client.submit`.
+
+        >>> future = client.submit(int, "one")
+        >>> future.exception()
+        ValueError("invalid literal for int() with base 10: 'one'")
+        >>> future.retry().exception()
+        ValueError("invalid literal for int() with base 10: 'one'")
+        """
+        with guard:
+            status, call, needs = self._status, self._call, self._needs
+        if problem := self._unrepeatable(status, call):
+            raise InvalidStateError(f"{self!r} cannot be retried: {problem}")
+        again: ScalerFuture[T] = self._owner.submit_again(self._group, call, needs)
+        return again
+
+    def _is_repeatable(self) -> bool:
+        """Whether the call can be submitted again by itself: it takes no results of other nodes of a graph."""
+        return not any(isinstance(need, NodeNeed) for need in self._needs)
+
+    def _unrepeatable(self, status: int, call: bytes) -> str:
+        """Why the call cannot be submitted again; empty if it can."""
+        if status == _PENDING:
+            return "it has not ended"
+        if status not in KEEPING:
+            return f"it {'was cancelled' if status == _CANCELLED else 'has a result'}, and its call is not kept"
+        if not is_call_known(self):
+            return "an earlier client of the session has submitted it"
+        if not call:
+            return "it takes results of other nodes of its graph, or was not sent, since an argument of it has failed"
+        return ""
+
     def profiling_info(self) -> ProfilingInfo:
         """What the run of the call cost.
 
@@ -457,7 +501,7 @@ class ScalerFuture(Future[T]):
 
     def _failed(self) -> bool:
         """Whether there is an exception; loads nothing."""
-        return self._status in (Status.RAISED, Status.FAILED, _ERROR)
+        return self._status in KEEPING
 
     def __repr__(self) -> str:
         return f"<ScalerFuture {self.task_id:x} {self._word()}>"

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from scaler_client.core.records import CallGroup, Dependency
 from scaler_io.thread_event import ThreadEvent
 from scaler_protocol.ranges import shown
 
@@ -58,6 +59,9 @@ class FutureOwner(Protocol):
 
     def call_soon(self, work: Callable[[], object]) -> None:
         """Run this in the callback thread."""
+
+    def submit_again(self, group: CallGroup, call: bytes, needs: Sequence[Dependency]) -> Any:
+        """Submit a call as a new task; returns its future. Raises SubmitLimitError, ClientQuitError."""
 
 
 class ThreadWaiter(ThreadEvent):

@@ -49,7 +49,7 @@ from scaler_client.core.lineage import Lineage, adopted
 from scaler_client.core.records import CallBlock, CallGroup, Deliver, Dependency, Discard
 from scaler_client.futures.deliveries import deliver, fail
 from scaler_client.futures.futures import ScalerFuture
-from scaler_client.futures.waiters import due_callbacks
+from scaler_client.futures.waiters import FutureOwner, due_callbacks
 from scaler_client.objects.handles import ResultOrigin, StoredObject, StoredPayload
 from scaler_client.objects.store import ClientStorage
 from scaler_client.runtime.blocking import BlockingSection, MailboxEntry
@@ -109,7 +109,7 @@ class IoThread:
         self._dial = dial
         self._core = ClientCore(address, named=named)
         self._callbacks = Callbacks()
-        self._remaker = Remaker(self._submit_again)
+        self._remaker = Remaker(self._remake)
         self._unstarted: deque[tuple[Callable[[], object], str]] = deque()
         """Work that waits until a thread can be started, each with the name of the thread."""
         self._connected = ThreadEvent()
@@ -226,10 +226,25 @@ class IoThread:
         """The future of the task that makes a lost result again; None if that is impossible."""
         return self._remaker.make(origin) if isinstance(origin, Lineage) else None
 
-    def _submit_again(self, group: CallGroup, call: bytes, needs: Sequence[Dependency]) -> ScalerFuture[Any]:
+    def _remake(self, group: CallGroup, call: bytes, needs: Sequence[Dependency]) -> ScalerFuture[Any]:
         future: ScalerFuture[Any] = ScalerFuture(self, self.next_task(), group, call, needs)
         self.mailbox.put(future)
         self.mailbox.wake()
+        return future
+
+    def submit_again(self, group: CallGroup, call: bytes, needs: Sequence[Dependency]) -> ScalerFuture[Any]:
+        """Submit a call inside of a task as a new task."""
+        return self.submit_for(self, group, call, needs, block=True)
+
+    def submit_for(
+        self, owner: FutureOwner, group: CallGroup, call: bytes, needs: Sequence[Dependency], *, block: bool
+    ) -> ScalerFuture[Any]:
+        """Submit a call as a new task, whose future has this owner; `block` is whether to wait for room."""
+        future: ScalerFuture[Any] = ScalerFuture(owner, self.next_task(), group, call, needs)
+        if self.gate.limit:
+            self.gate.put(future, 1, block=block)
+        else:
+            self.mailbox.put(future)
         return future
 
     def _discard(self, unwanted: Discard) -> None:

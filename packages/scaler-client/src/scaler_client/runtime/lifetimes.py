@@ -11,12 +11,14 @@ import atexit
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import cache
-from typing import TYPE_CHECKING
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 from scaler_client.futures.waiters import due_callbacks
 
 if TYPE_CHECKING:
+    from scaler_client.core.records import CallGroup, Dependency
+    from scaler_client.futures.futures import ScalerFuture
     from scaler_client.runtime.io_thread import IoThread
 
 
@@ -27,14 +29,20 @@ class ClientLife:
     way, so the connection lasts until those have ended, too.
     """
 
-    __slots__ = ("__weakref__", "call_soon", "cancel", "waiting")
+    __slots__ = ("__weakref__", "_submit", "call_soon", "cancel", "waiting")
 
-    def __init__(self, io: IoThread) -> None:
+    def __init__(self, io: IoThread, *, waits: bool) -> None:
+        """`waits` is whether calls wait for room."""
         self.waiting: AbstractContextManager[object] = io.waiting
         self.cancel: Callable[[Sequence[int]], None] = io.cancel
         self.call_soon: Callable[[Callable[[], object]], None] = io.call_soon
+        self._submit = partial(io.submit_for, block=waits)
         weakref.finalize(self, io.stop, 0).atexit = False
         _register_wait_at_exit()
+
+    def submit_again(self, group: CallGroup, call: bytes, needs: Sequence[Dependency]) -> ScalerFuture[Any]:
+        """Submit a call as a new task."""
+        return self._submit(self, group, call, needs)
 
 
 @cache
