@@ -66,6 +66,11 @@ class RecordingCore:
     def losses(self, peer: bytes) -> list[str]:
         return [event.reason for who, event in self.events if who == peer and isinstance(event, PeerLost)]
 
+    @property
+    def objects_left(self) -> list[int]:
+        """What each peer that is gone has left behind."""
+        return [event.objects_left for _, event in self.events if isinstance(event, PeerLost)]
+
     def numbers(self, peer: bytes) -> list[int]:
         """What the peer said, of `numbered` messages."""
         return [n for who, event in self.events if who == peer and isinstance(event, Cancel) for n in event.tasks]

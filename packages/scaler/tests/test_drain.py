@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 import pytest
 
-from scaler_launch.drain import DRAIN, NotDrainedError, chosen
-from scaler_protocol.monitoring import MonitorStatus
+from scaler_launch.drain import DRAIN, NotDrainedError, _ending, chosen
+from scaler_protocol.monitoring import EventKind, MonitorStatus
+from scaler_ui.model.model import MonitorEvent
 
 STATUS: Final = MonitorStatus(
     1, 1000.0, agents=(11, 12, 13, 14), agent_names=("h:1", "h:2", "k:1", "k:1"), agent_hosts=("h", "h", "k", "k"),
@@ -48,3 +50,19 @@ def test_somebody_must_be_named() -> None:
     with pytest.raises(ValueError, match="name agents, as `scaler status --json` lists them, or hosts with --host"):
         DRAIN.parse(["tcp://127.0.0.1:2345", "--no-wait"], {})
     assert DRAIN.parse(["tcp://127.0.0.1:2345", "--host", "h", "k"], {}).host == ("h", "k")
+
+
+@pytest.mark.parametrize(
+    ("level", "text", "ending", "is_well"),
+    [
+        (logging.INFO, "agent h:1 is gone: the agent stops", "h:1 has left", True),
+        (logging.WARNING, "agent h:11 is gone: killed", "h:1 has left", True),
+        (logging.WARNING, "agent h:1 is gone: killed", "h:1 was lost: killed", False),
+        (logging.WARNING, "agent h:1 has left 2 objects behind: full", "h:1 has left 2 objects behind: full. ", False),
+    ],
+)
+def test_only_an_agent_that_has_handed_all_over_has_left_well(
+    level: int, text: str, ending: str, is_well: bool
+) -> None:
+    said, well = _ending("h:1", [MonitorEvent(1, 1.0, level, EventKind.AGENT, 0, "h", text)])
+    assert (said.startswith(ending), well) == (True, is_well)

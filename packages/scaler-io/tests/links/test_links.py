@@ -100,9 +100,10 @@ def test_hello_twice_in_one_epoch_is_an_error(rig: Rig) -> None:
 
 def test_goodbye_ends_it_at_once(rig: Rig) -> None:
     client = rig.client()
-    client.uplink.send(Goodbye("done"))
+    client.uplink.send(Goodbye("done", 2))
     client.say()
     rig.until(lambda: lost(rig, client) == ["done"])
+    assert rig.service.core.objects_left == [2]
 
 
 def test_goodbye_is_heard_where_nothing_can_be_written_any_more(rig: Rig) -> None:

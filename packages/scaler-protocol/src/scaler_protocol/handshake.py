@@ -120,6 +120,8 @@ class Goodbye:
     """The sender leaves and does not return: its work is dropped at once."""
 
     reason: str = ""
+    objects_left: int = 0
+    """Objects that only its host has, and that object storage could not be given; `reason` says why."""
 
 
 LinkMessage = Hello | Welcome | Refused | NeedHello | Heartbeat | Acknowledge | Goodbye

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import pytest
@@ -116,3 +117,13 @@ def test_so_many_drain_orders_are_remembered(operated: SchedulerDriver) -> None:
         operated.feed(OPERATOR, Drain(operated.core.state.agents[agent].number, 0))
         operated.feed(agent, PeerLost("killed"))
     assert len(operated.core.state.drained) == DRAINED_LIMIT
+
+
+def test_operators_are_told_what_an_agent_has_left_behind(operated: SchedulerDriver) -> None:
+    agent = operated.agent()
+    operated.feed(agent, PeerLost("object storage is full", farewell=True, objects_left=2))
+    [*_, event] = operated.core.state.event_log.history.events
+    assert (event.level, event.text) == (
+        logging.WARNING,
+        "agent agent has left 2 objects behind: object storage is full",
+    )

@@ -110,7 +110,7 @@ def test_a_new_connection_is_watched_in_place_of_the_old_one() -> None:
         os.write(dialer.pipes[1][1], b"x")
         while not turns:
             await asyncio.sleep(0)
-        link.close(1.0, "")
+        link.close(1.0, None)
         assert dialer.closed
 
     asyncio.run(main())
@@ -128,7 +128,7 @@ def test_connections_are_announced_and_logged(caplog: pytest.LogCaptureFixture) 
             link.receive(1.0)
         assert link.connected.is_set()
         assert (shared.scheduler, shared.storage) == (7, "tcp://127.0.0.1:2346")
-        link.close(1.0, "")
+        link.close(1.0, None)
 
     caplog.set_level(logging.INFO, logger="scaler")
     asyncio.run(main())
@@ -147,19 +147,19 @@ def test_it_is_congested_while_much_is_unsent() -> None:
         dialer.uplink.kept_bytes += 1
         dialer.connect()
         assert link.is_congested and link.is_up
-        link.close(1.0, "")
+        link.close(1.0, None)
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("farewell", ["the agent stops", ""])
-def test_goodbye_is_said_with_a_reason_only(farewell: str) -> None:
+@pytest.mark.parametrize("farewell", [Goodbye("the agent stops"), None])
+def test_goodbye_is_said_if_it_is_given(farewell: Goodbye | None) -> None:
     async def main() -> None:
         dialer = ScriptedDialer()
         link, _ = link_of(dialer, [])
         link.send(Recall(1))
         link.close(1.0, farewell)
-        assert dialer.sent == [Recall(1), *[Goodbye(farewell)] * bool(farewell)]
-        assert dialer.flushes == bool(farewell) and dialer.closed
+        assert dialer.sent == [Recall(1), *[farewell] * (farewell is not None)]
+        assert dialer.flushes == (farewell is not None) and dialer.closed
 
     asyncio.run(main())

@@ -13,7 +13,7 @@ from scaler_io.objects.host_cache import REPLICAS, HostCache, cached_name
 from scaler_io.objects.replicas import Replica, Replicas
 from scaler_protocol.addresses import Address
 from scaler_protocol.objects import Reference, new_object_id
-from scaler_worker.agent.host_replicas import HostReplicas
+from scaler_worker.agent.host_replicas import HostReplicas, LeftBehind
 
 
 @pytest.fixture
@@ -51,13 +51,14 @@ def test_handing_over_ends_at_the_deadline_though_storage_is_silent(
 ) -> None:
     kept = keep_one(tmp_path, Address.parse(address(silent)))
     begun = time.monotonic()
-    replicas.hand_over(begun + 0.5)
+    left = replicas.hand_over(begun + 0.5)
     assert 0.4 < time.monotonic() - begun < 10
-    assert kept.exists() and "cannot be handed over" in caplog.text
+    assert kept.exists() and f"1 object of this host cannot be handed over: {left.reason}" in caplog.text
+    assert left.objects == 1
 
 
 def test_without_replicas_storage_is_not_asked(silent: socket.socket, replicas: HostReplicas) -> None:
-    replicas.hand_over(time.monotonic() + 60)
+    assert replicas.hand_over(time.monotonic() + 60) == LeftBehind()
     silent.setblocking(False)
     with pytest.raises(BlockingIOError):
         silent.accept()

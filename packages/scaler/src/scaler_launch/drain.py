@@ -27,6 +27,9 @@ from scaler_ui.model.model import MonitorEvent
 _ANSWER_SECONDS: Final = 30.0
 """How long the scheduler may take to answer."""
 _NAMES_SHOWN: Final = 10
+_LEFT: Final = (
+    "They are lost if no other agent is on that host; results among them are made again where the call is known"
+)
 
 
 class NotDrainedError(ScalerError, ConnectionError):
@@ -74,7 +77,7 @@ DRAIN: Final = Command(
 
 
 def run(words: Sequence[str]) -> int:
-    """Drain the agents; returns 0 if all have left, 1 if one was lost or is still there after the time limit.
+    """Drain the agents; returns 0 if all have left, 1 if one was lost, left objects behind, or is still there.
 
     Raises NotDrainedError or NoStatusError if no scheduler answers, or has no such agent, and KeyFileError for wrong
     keys. An order that was given stays in force.
@@ -183,7 +186,12 @@ class _DrainedAgents:
 
 
 def _ending(name: str, events: Iterable[MonitorEvent]) -> tuple[str, bool]:
-    """How an agent has gone, and whether it is well: one that was lost may not have handed over what only it had."""
-    begin = f"agent {name} is gone: "
-    reasons = [event.text for event in events if event.level >= logging.WARNING and event.text.startswith(begin)]
-    return (f"{name} was lost: {reasons[-1].removeprefix(begin)}", False) if reasons else (f"{name} has left", True)
+    """How an agent has gone, and whether it is well: objects that it has not handed over may be lost."""
+    ending, is_well = f"{name} has left", True
+    lost, left = f"agent {name} is gone: ", f"agent {name} has left "
+    for event in events:
+        if event.level >= logging.WARNING and event.text.startswith(lost):
+            ending, is_well = f"{name} was lost: {event.text.removeprefix(lost)}", False
+        elif event.level >= logging.WARNING and event.text.startswith(left):
+            ending, is_well = f"{event.text.removeprefix('agent ')}. {_LEFT}", False
+    return ending, is_well

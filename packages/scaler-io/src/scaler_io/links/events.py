@@ -54,6 +54,8 @@ class PeerLost:
     farewell: bool = False
     unwritten: tuple[Frames, ...] = ()
     """Messages, each behind its header, that no connection has taken: the peer cannot have received them."""
+    objects_left: int = 0
+    """As its Goodbye said."""
 
 
 @dataclass(frozen=True, slots=True)

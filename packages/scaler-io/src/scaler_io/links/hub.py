@@ -332,7 +332,8 @@ class Hub:
             return None
         if isinstance(message, Goodbye):
             self._forget(peer)
-            return peer.identity, PeerLost(message.reason or "it said goodbye", farewell=True)
+            reason, objects_left = message.reason or "it said goodbye", message.objects_left
+            return peer.identity, PeerLost(reason, farewell=True, objects_left=objects_left)
         who = peer.hello.name or peer.identity.hex()
         raise ProtocolError(f"{who} sent {type(message).__name__} in the middle of an epoch")
 

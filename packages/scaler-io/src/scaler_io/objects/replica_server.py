@@ -122,15 +122,15 @@ class ReplicaServer:
 
         return [Upload(reference, [memoryview(mapping)], event.session, ended, event.version, keep=event.keep)]
 
-    def has_replicas(self) -> bool:
-        """Whether this host holds an object that the server does not; raises OSError."""
-        return bool(self._files.list())
+    def count(self) -> int:
+        """How many objects this host holds that the server does not; raises OSError."""
+        return len(self._files.list())
 
     def hand_over(self, run: Callable[[Upload], None]) -> int:
-        """Upload all replicas, as this host is about to leave.
+        """Upload all replicas, as this host is about to leave; returns for how many there was no room.
 
-        `run` blocks until an upload has ended, and raises its error. Returns how many were uploaded; logs a warning if
-        there was no room for others. Raises ScalerError, or OSError if files cannot be read.
+        `run` blocks until an upload has ended, and raises its error. Raises ScalerError, or OSError if files cannot be
+        read.
         """
         handed, left = 0, 0
         for _, replica in self._files.list():
@@ -147,9 +147,9 @@ class ReplicaServer:
                 continue
             self._files.release(replica)
             handed += 1
-        if left:
-            LOGGER.warning("object storage is full: %s of this host cannot be handed over", counted(left, "object"))
-        return handed
+        if handed:
+            LOGGER.info("handed %s over to object storage", counted(handed, "object"))
+        return left
 
     def drop(self, event: DropReplicas) -> None:
         """Remove replicas that the server does not need any more."""

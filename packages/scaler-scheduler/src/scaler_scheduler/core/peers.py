@@ -193,7 +193,14 @@ class Peers:
         if peer in self._state.agents:
             if event.farewell:
                 self._state.drained.pop(peer, None)
-            self._agent_lost(peer, event.reason, now, charged=not event.farewell, unsent=_runs_of(event.unwritten))
+            self._agent_lost(
+                peer,
+                event.reason,
+                now,
+                charged=not event.farewell,
+                unsent=_runs_of(event.unwritten),
+                objects_left=event.objects_left,
+            )
         elif session := self.clients.pop(peer, None):
             if session.named is not None:
                 self._named_sessions.detach(session, now)
@@ -208,15 +215,25 @@ class Peers:
             self._operators.left(peer)
         self._task_credits.announce(self.clients)
 
-    def _agent_lost(self, peer: bytes, reason: str, now: float, *, charged: bool, unsent: AbstractSet[int]) -> None:
+    def _agent_lost(
+        self,
+        peer: bytes,
+        reason: str,
+        now: float,
+        *,
+        charged: bool,
+        unsent: AbstractSet[int],
+        objects_left: int = 0,
+    ) -> None:
         agent = self._state.agents.pop(peer)
         self._managers.agent_changed(agent)
         self._dispatch.left(agent)
         self._recovery.agent_left(agent, now)
         if self._state.recorder is not None:
             self._state.recorder.agent_left(peer)
-        text = f"agent {agent.name or agent.host} is gone: {reason}"
-        self._state.log(text, EventKind.AGENT, logging.WARNING if charged else logging.INFO, subject=agent.host)
+        how = f"has left {counted(objects_left, 'object')} behind" if objects_left else "is gone"
+        level = logging.WARNING if charged or objects_left else logging.INFO
+        self._state.log(f"agent {agent.name or agent.host} {how}: {reason}", EventKind.AGENT, level, subject=agent.host)
         self._completion.agent_lost(agent, reason, now, charged=charged, unsent=unsent)
         for session in [session for session in self._state.sessions.values() if session.peer == peer]:
             self._session_ends.end(session, now)

@@ -87,10 +87,10 @@ class AgentLink:
         self._due = self._dialer.uplink.due()
         return self._due
 
-    def close(self, now: float, farewell: str) -> None:
-        """Say Goodbye with a reason, if there is one, and disconnect."""
-        if farewell:
-            self._dialer.uplink.send(Goodbye(farewell))
+    def close(self, now: float, farewell: Goodbye | None) -> None:
+        """Say Goodbye, if so wished, and disconnect."""
+        if farewell is not None:
+            self._dialer.uplink.send(farewell)
             self._dialer.flush(now)
         for descriptor in self._filenos:
             self._loop.remove_reader(descriptor)

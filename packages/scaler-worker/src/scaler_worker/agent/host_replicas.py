@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.host_cache import UNUSED_SECONDS, HostCache
@@ -19,6 +20,14 @@ from scaler_protocol.plurals import counted
 
 LOGGER: Final = logging.getLogger("scaler")
 PATIENCE_SECONDS: Final = 60.0
+_FULL: Final = "object storage is full, see its --memory-limit and --spill-directory"
+
+
+class LeftBehind(NamedTuple):
+    """How many objects of a host that leaves object storage was not given, and why."""
+
+    objects: int = 0
+    reason: str = ""
 
 
 class HostReplicas:
@@ -88,24 +97,33 @@ class HostReplicas:
         if connected is not None:
             connected[0].close()
 
-    def hand_over(self, deadline: float) -> None:
+    def hand_over(self, deadline: float) -> LeftBehind:
         """Upload the replicas of this host, which is about to leave, until `deadline` (of time.monotonic). Blocks."""
+        connected = self._connect()
+        if connected is None:
+            return LeftBehind()
+        connection, replica_server = connected
         try:
-            connected = self._connect()
-            if connected is None:
-                return
-            connection, replica_server = connected
-            if not replica_server.has_replicas() or connection.is_near(deadline):
-                return
-            if handed := replica_server.hand_over(lambda upload: connection.run(upload, deadline)):
-                LOGGER.info("handed %s over to object storage", counted(handed, "object"))
+            if not replica_server.count() or connection.is_near(deadline):
+                return LeftBehind()
+            left = LeftBehind(replica_server.hand_over(lambda upload: connection.run(upload, deadline)), _FULL)
         except (ScalerError, OSError) as error:  # TimeoutError is an OSError
-            LOGGER.warning("objects of this host cannot be handed over to object storage: %s", error)
+            left = LeftBehind(_count(replica_server), str(error))
+        if left.objects:
+            LOGGER.warning("%s of this host cannot be handed over: %s", counted(left.objects, "object"), left.reason)
+        return left
 
     def close(self) -> None:
         """Close the connection, also one that is being opened."""
         self._closed = True
         self._disconnect()
+
+
+def _count(replica_server: ReplicaServer) -> int:
+    """How many replicas are left; at least one, because handing over has failed."""
+    with contextlib.suppress(OSError):
+        return max(1, replica_server.count())
+    return 1
 
 
 def _is_known(connection: ObjectConnection, replica: Replica) -> bool:

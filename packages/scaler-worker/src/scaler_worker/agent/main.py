@@ -29,7 +29,7 @@ from scaler_protocol.plurals import counted
 from scaler_worker.agent.core.core import AgentCore
 from scaler_worker.agent.core.records import AgentConfig
 from scaler_worker.agent.host import end_children
-from scaler_worker.agent.host_replicas import HostReplicas
+from scaler_worker.agent.host_replicas import HostReplicas, LeftBehind
 from scaler_worker.agent.resize_channel import ResizeChannel
 from scaler_worker.agent.shell import Agent
 from scaler_worker.config import HAND_OVER_SECONDS, ClusterConfig
@@ -119,9 +119,9 @@ def _say_start(config: ClusterConfig) -> None:
         )  # fmt: skip
 
 
-def _hand_over(replicas: HostReplicas, timeout_seconds: float, drained: float) -> None:
+def _hand_over(replicas: HostReplicas, timeout_seconds: float, drained: float) -> LeftBehind:
     """Hand the replicas of this host over; `drained`: when draining had to end at the latest, maybe never."""
-    replicas.hand_over(min(drained, time.monotonic() + timeout_seconds) + HAND_OVER_SECONDS)
+    return replicas.hand_over(min(drained, time.monotonic() + timeout_seconds) + HAND_OVER_SECONDS)
 
 
 def _agent_config(config: ClusterConfig, forking: Forking, name: str, host: str) -> AgentConfig:

@@ -12,12 +12,14 @@ from typing import Any, Final
 from scaler_io.links.effects import Log, perform_each
 from scaler_io.service.turn_loop import TurnLoop
 from scaler_io.transport.in_process import AnyDialer
+from scaler_protocol.handshake import Goodbye
 from scaler_worker.agent import host
 from scaler_worker.agent.agent_link import AgentLink
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.core import AgentCore
 from scaler_worker.agent.core.events import SCHEDULER, AgentEffect
 from scaler_worker.agent.core.in_flight import SWEEP_SECONDS
+from scaler_worker.agent.host_replicas import LeftBehind
 from scaler_worker.agent.log_once import LogOnce
 from scaler_worker.agent.processes import WorkerProcesses
 from scaler_worker.agent.start_report import StartReport
@@ -45,7 +47,7 @@ class Agent:
         forking: Forking,
         heartbeat: float,
         is_foreign: Callable[[int], bool],
-        hand_over: Callable[[float], object],
+        hand_over: Callable[[float], LeftBehind],
     ) -> None:
         """`hand_over` is called in a thread with the drain deadline when a host that drains has ended its workers."""
         self.started = StartReport()
@@ -131,14 +133,17 @@ class Agent:
 
         The Goodbye comes last: it says that nothing of this host is needed any more.
         """
+        goodbye = Goodbye("the agent stops")
         try:
             self._supervisor.end(self._is_foreign)
             if self._core.is_draining:
-                await self._stay_while(asyncio.to_thread(self._hand_over, self._core.drain_deadline))
+                left = await self._stay_while(asyncio.to_thread(self._hand_over, self._core.drain_deadline))
+                if left.objects:
+                    goodbye = Goodbye(left.reason, left.objects)
         finally:
-            self._link.close(time.monotonic(), "" if self._has_failed else "the agent stops")
+            self._link.close(time.monotonic(), None if self._has_failed else goodbye)
 
-    async def _stay_while(self, handing_over: Coroutine[Any, Any, object]) -> None:
+    async def _stay_while(self, handing_over: Coroutine[Any, Any, LeftBehind]) -> LeftBehind:
         """Keep the connection to the scheduler; what it still sends is not handled, and runs elsewhere later."""
         done = asyncio.ensure_future(handing_over)
         while not done.done():
@@ -146,7 +151,7 @@ class Agent:
             self._link.receive(now)
             self._link.flush(now)
             await asyncio.wait({done}, timeout=STAY_SECONDS)
-        await done
+        return await done
 
     # --- turns ------------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 from scaler_io.links.effects import Log, perform_each
 from scaler_io.service.turn_loop import TurnLoop
 from scaler_io.transport.in_process import AnyDialer
+from scaler_protocol.handshake import Goodbye
 from scaler_worker.agent import host
 from scaler_worker.agent.agent_link import AgentLink
 from scaler_worker.agent.core.events import DrainRequested, EndAgent, SendToScheduler
@@ -117,7 +118,7 @@ class ProxyAgent:
         self.stop(1, "the agent failed")
 
     async def _end(self) -> None:
-        self._link.close(time.monotonic(), "the agent stops")
+        self._link.close(time.monotonic(), Goodbye("the agent stops"))
         self._drop_session(kill=True)
         await asyncio.gather(
             asyncio.to_thread(self._symphony.close, CLOSE_SECONDS), asyncio.to_thread(self._decoding.close, 0.0)
