@@ -33,7 +33,7 @@ DEEPEST = 2**16 - 1
 """Nested tasks at a greater depth are treated as if they were at this one."""
 GROUP_BYTES = 1024
 """About what a group takes beside the names of its capabilities, with its function and lane."""
-GROUPS_LIMIT = 1024
+GROUPS_LIMIT = 2048
 """Groups of one session that are remembered for its later messages."""
 
 
