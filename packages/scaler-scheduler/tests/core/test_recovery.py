@@ -60,6 +60,40 @@ def test_a_parent_finds_its_children_again(driver: SchedulerDriver) -> None:
     assert list(driver.core.state.sessions) == [99], "its children and their session end with it"
 
 
+def test_what_a_run_submits_before_its_client_is_back_is_not_cancelled(driver: SchedulerDriver) -> None:
+    """The parent is claimed, but nobody has said yet that it is wanted: its children are asked for when that is known."""
+    agent = driver.agent(peer_incarnation=OLDER)
+    driver.feed(agent, messages.Reconcile(running=(PARENT,), runs=(55,)), submit(CHILD, parent=55))
+    driver.feed(agent, messages.Blocked((55,), (True,)))
+    assert not driver.outcomes(agent)
+    client = driver.client(b"c", peer_incarnation=OLDER)
+    driver.feed(client, messages.Reconcile(wanted=(PARENT,)))
+    end_recovery(driver)
+    assert [tuple(need.tasks) for need in driver.take(agent, messages.NeedTasks)] == [(CHILD,)]
+    driver.feed(agent, submit(CHILD, parent=55))
+    driver.done(agent, driver.runs(agent), result=b"one")
+    assert driver.outcomes(agent) == {CHILD: (Status.VALUE, b"one")}
+
+
+def test_what_a_run_submits_that_nobody_wants_is_cancelled(driver: SchedulerDriver) -> None:
+    agent = driver.agent(peer_incarnation=OLDER)
+    driver.feed(agent, messages.Reconcile(running=(PARENT,), runs=(55,)), submit(CHILD, parent=55))
+    end_recovery(driver)
+    assert [list(withdraw.runs) for withdraw in driver.take(agent, messages.Withdraw)] == [[55]]
+    assert [tuple(need.tasks) for need in driver.take(agent, messages.NeedTasks)] == [(CHILD,)]
+    driver.feed(agent, submit(CHILD, parent=55))
+    assert driver.outcomes(agent) == {CHILD: (Status.CANCELLED, b"")}
+    assert not driver.core.state.sessions
+
+
+def test_a_claimed_run_may_submit_only_so_much(driver: SchedulerDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "REPORTED_LIMIT", 1)
+    agent = driver.agent(peer_incarnation=OLDER)
+    driver.feed(agent, messages.Reconcile(running=(PARENT,), runs=(55,)))
+    driver.feed(agent, submit(CHILD, parent=55), submit(SIBLING, parent=55))
+    assert driver.outcomes(agent) == {SIBLING: (Status.CANCELLED, b"")}
+
+
 def test_a_child_whose_parent_is_over_is_dropped(driver: SchedulerDriver) -> None:
     agent = driver.agent(peer_incarnation=OLDER)
     driver.feed(agent, messages.Reconcile(running=(CHILD,), runs=(56,)), messages.Reconcile(wanted=(CHILD,)))

@@ -361,12 +361,13 @@ class SchedulerCore:
                 raise
             return
         self._definitions.take(event, now)
-        if submitter is not None:
-            self._intake.submit(submitter, event, now)
-            self._recovery.known(event.tasks)
-            session = submitter.session
-            if self.state.recorder is not None and session is not None and not session.nested:
-                self.state.recorder.submitted(session, event)
+        if submitter is None or (submitter.session is None and self._recovery.postpone(peer, event)):
+            return
+        self._intake.submit(submitter, event, now)
+        self._recovery.known(event.tasks)
+        session = submitter.session
+        if self.state.recorder is not None and session is not None and not session.nested:
+            self.state.recorder.submitted(session, event)
 
     def _recorder_refusal(self, session: SessionRecord | None) -> str:
         recorder = self.state.recorder

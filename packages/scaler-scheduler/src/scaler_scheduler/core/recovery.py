@@ -4,7 +4,8 @@ After a restart the first Hello that names an older incarnation begins a recover
 runs they have and which outcomes they keep, and clients which tasks they still want. A wanted task that an agent runs
 continues there; an outcome that an agent keeps is requested again; tasks that no agent has at the end of the recovery
 period are submitted again by their clients. A client inside a task resumes through its agent, and after its agent: its
-tasks are submitted again under their parent's run, or dropped if that has ended.
+tasks are submitted again under their parent's run, or dropped if that has ended. So is what it submits while nobody has
+said yet that its parent is wanted.
 
 An agent that was connected before is given no work until it has reported its runs, since they would be repeated.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from scaler_protocol.ids import session_of
-from scaler_protocol.messages import Group, NeedTasks, Reconcile, Release, Resend, Status, pieces_of
+from scaler_protocol.messages import Group, NeedTasks, Reconcile, Release, Resend, Status, Submit, pieces_of
 from scaler_scheduler.core.records import (
     ASSIGNED,
     DONE,
@@ -31,7 +32,10 @@ from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.requirements import Requirement
 
 REPORTED_LIMIT = 2**20
-"""Runs, and kept outcomes, without a client that are remembered in a recovery period: other tasks run again."""
+"""Runs, kept outcomes and tasks of such runs, each without a client, that are remembered in a recovery period.
+
+Other tasks run again.
+"""
 _KEEPERS_LIMIT = 16
 """Agents that keep an outcome of one task; each has run it."""
 
@@ -59,8 +63,8 @@ class Recovery:
         """Agents that a journal knows, and that have not reported all their runs since."""
         self._reported: dict[bytes, set[int]] = {}
         """Of those that have begun to report: which tasks that the journal knows have outcomes there."""
-        self._noted = 0
-        """Entries of `_finished` in this recovery period."""
+        self._noted = self._postponed = 0
+        """Entries of `_finished`, and tasks that runs have submitted too early, in this recovery period."""
         self._to_resend: dict[AgentRecord, list[int]] = {}
         """Tasks whose outcomes agents are asked for at the end of the turn: one message to each."""
         self._knows_all = False
@@ -217,6 +221,19 @@ class Recovery:
         else:
             self._blocked.discard(run)
 
+    def postpone(self, agent: bytes, event: Submit) -> bool:
+        """Whether the run that submits these may be adopted later: its agent is asked for them again after that."""
+        claimant = self._claimed.get(event.parent)
+        if claimant is None or claimant.peer != agent or self._postponed + len(event.tasks) > REPORTED_LIMIT:
+            return False
+        session = self._state.nested(session_of(event.tasks[0]), claimant)
+        if not session.resuming:
+            session.resuming = True
+            self._resuming.append(session)
+        self._wanted.update(dict.fromkeys(event.tasks, session))
+        self._postponed += len(event.tasks)
+        return True
+
     def _finish(self, agent: AgentRecord, event: Reconcile, now: float) -> None:
         forget = []
         for task in event.finished:
@@ -317,7 +334,7 @@ class Recovery:
         self._state.forget_nested(session.number for session in self._resuming)
         self._resuming = []
         self._wanted, self._running, self._finished, self._adopted = {}, {}, {}, []
-        self._blocked, self._claimed, self._noted = set(), {}, 0
+        self._blocked, self._claimed, self._noted, self._postponed = set(), {}, 0, 0
 
     def _ask_for_calls(self) -> None:
         """Ask clients for the calls of tasks that no agent has, and of those that agents run, in case they are lost."""
