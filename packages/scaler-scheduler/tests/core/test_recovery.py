@@ -61,7 +61,7 @@ def test_a_parent_finds_its_children_again(driver: SchedulerDriver) -> None:
 
 
 def test_what_a_run_submits_before_its_client_is_back_is_not_cancelled(driver: SchedulerDriver) -> None:
-    """The parent is claimed, but nobody has said yet that it is wanted: its children are asked for when that is known."""
+    """The parent is claimed, but nobody has said yet that it is wanted: its children are asked for after that."""
     agent = driver.agent(peer_incarnation=OLDER)
     driver.feed(agent, messages.Reconcile(running=(PARENT,), runs=(55,)), submit(CHILD, parent=55))
     driver.feed(agent, messages.Blocked((55,), (True,)))
