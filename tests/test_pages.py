@@ -206,6 +206,13 @@ def test_the_timeline_is_hovered_over_and_zoomed(page: Page, site: str, client: 
     running.hover(force=True)
     page.wait_for_function("() => /wait_at/.test(document.querySelector('.nicegui-echart').innerText)")
     assert "running, " in page.locator(".nicegui-echart").inner_text()
+    running.click(force=True)
+    page.wait_for_url(f"{site}/task/{future.task_id:x}")
+    page.go_back()
+    page.get_by_role("list", name="colours of functions").get_by_role("link").first.click()
+    page.wait_for_url(f"{site}/function/support.gates:wait_at")
+    page.go_back()
+    running.hover(force=True)
     for _ in range(10):
         page.mouse.wheel(0, -200)
     page.wait_for_function(f"() => ({SPAN})() < 25")
@@ -361,6 +368,11 @@ def test_failures_are_grouped_searched_and_copied(page: Page, site: str, client:
     assert copied.startswith("Traceback") and copied == shown(page, "fault")
     page.get_by_test_id("failed-tasks-filter").fill(f"{failed[2].task_id:x}")
     wait_shown(page, "failed-tasks", "ValueError: grouped 2")
+    page.goto(f"{site}/")
+    sentence = page.get_by_test_id("findings").locator(":scope > *", has_text="raised lately")
+    assert re.fullmatch(r"\d+ tasks of support\.tasks:explode raised lately\.", sentence.inner_text())
+    sentence.get_by_role("link", name="support.tasks:explode").click()
+    page.wait_for_url(f"{site}/function/support.tasks:explode")
 
 
 @pytest.mark.parametrize(

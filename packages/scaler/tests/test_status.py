@@ -11,6 +11,7 @@ STATUS: Final = MonitorStatus(
     1, 1000.0, "tcp://h:1", uptime=5.0, agents=(1, 2, 3), agent_names=("a", "b", "c"), agent_hosts=("h", "h", "k"),
     agent_workers=(2, 0, 8), agent_capabilities=("", "", "gpu=1"), agent_managers=("grid", "grid", ""),
     agent_units=("u1", "u2", ""), agent_draining=(False, True, False),
+    agent_loads=(0.0,) * 3, agent_disks_free=(0,) * 3, agent_shared_free=(0,) * 3,
 )  # fmt: skip
 
 

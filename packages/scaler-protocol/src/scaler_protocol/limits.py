@@ -182,6 +182,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
     "Output": {"tasks": _MESSAGE_IDS, "streams": Column(AnyOf(frozenset({1, 2})), ENTRIES)},
     "AgentStatus": {
         "cpu": Real(0.0, 1e9),
+        "load": Real(0.0, 1e9),
         "names": Column(WORKER_NAME, WORKERS.most),
         "states": _STATES,
         "cpus": Column(Real(0.0, 1e9), ENTRIES),

@@ -157,6 +157,9 @@ struct AgentStatus {
   queues @10 :List(UInt32);
   deaths @11 :List(Text);
   loneTaskBytes @12 :UInt64;
+  load @13 :Float64;
+  diskFree @14 :UInt64;
+  sharedFree @15 :UInt64;
 }
 struct Drain { agent @0 :UInt64; pid @1 :UInt32; }
 struct Resized { workers @0 :UInt32; }
@@ -372,6 +375,9 @@ struct MonitorStatus {
   runSeconds @89 :Float64;
   waits @90 :UInt64;
   waitSeconds @91 :Float64;
+  agentLoads @92 :List(Float64);
+  agentDisksFree @93 :List(UInt64);
+  agentSharedFree @94 :List(UInt64);
 }
 struct TaskEvents {
   groupNumbers @0 :List(UInt64);

@@ -324,9 +324,10 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """Statistics of the agent's process (`cpu`, `rss`), of its host (`free`), and in columns of its workers.
+    """Statistics of the agent's process (`cpu`, `rss`), of its host (`free`, `load`, …), and in columns of its workers.
 
-    CPU is in cores, memory in bytes. `deaths` has a sentence for each worker that ended unexpectedly.
+    CPU is in cores, memory and what is free of disk and shared memory in bytes, `load` the mean of the last minute.
+    `deaths` has a sentence for each worker that ended unexpectedly.
     `lone_task_bytes` is the memory that a task alone on the host may use; 0 is no limit.
     """
 
@@ -345,6 +346,9 @@ class AgentStatus:
     queues: Ints = ()
     deaths: Texts = ()
     lone_task_bytes: int = 0
+    load: float = 0.0
+    disk_free: int = 0
+    shared_free: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,8 @@ class MonitorStatus:
         (
             "agents", "agent_names", "agent_hosts", "agent_workers", "agent_queue_sizes", "agent_capabilities",
             "agent_runtimes", "agent_cpus", "agent_rsses", "agent_free", "agent_assigned", "agent_queued",
-            "agent_round_trips", "agent_status_ages", "agent_managers", "agent_units", "agent_draining",
+            "agent_round_trips", "agent_status_ages", "agent_managers", "agent_units", "agent_draining", "agent_loads",
+            "agent_disks_free", "agent_shared_free",
         ),
         (
             "worker_agents", "worker_names", "worker_pids", "worker_states", "worker_runs", "worker_cpus",
@@ -185,6 +186,9 @@ class MonitorStatus:
     run_seconds: float = 0.0
     waits: int = 0
     wait_seconds: float = 0.0
+    agent_loads: Sequence[float] = ()
+    agent_disks_free: Sequence[int] = ()
+    agent_shared_free: Sequence[int] = ()
 
 
 def changes(status: MonitorStatus, before: MonitorStatus) -> MonitorStatus:

@@ -82,11 +82,11 @@ def test_a_group_has_its_tasks_and_facts(model: MonitorModel) -> None:
     assert failures_of(model, "m:train", "ValueError")[-1].text == TEXTS[2]
     facts = {fact.name: fact for fact in failure_facts(model, "m:train", "ValueError") or ()}
     assert (facts["count"].text, facts["first"].at, facts["last"].at) == ("2", 1001.0, 1003.0)
-    assert (facts["function"].href, facts["hosts"].text, facts["clients"].text) == (
-        "/function/m:train",
-        "vm",
-        "Client|a",
-    )
+    assert [facts[name].links for name in ("function", "hosts", "clients")] == [
+        (("m:train", "/function/m:train"),),
+        (("vm", "/host/vm"),),
+        (("Client|a", "/client/Client%7Ca"),),
+    ]
     assert failure_facts(model, "m:train", "KeyError") is None
 
 

@@ -12,7 +12,7 @@ from scaler_protocol.messages import Status, WorkerState
 from scaler_protocol.monitoring import EventKind, MonitorHistory, MonitorMessage, StorageStatus, TaskEvents, TaskStep
 from scaler_protocol.profiles import PROFILE
 from scaler_ui.model.estimates import estimates
-from scaler_ui.model.findings import Severity, findings, sentence
+from scaler_ui.model.findings import Finding, Severity, findings, sentence
 from scaler_ui.model.model import MonitorModel
 
 if TYPE_CHECKING:
@@ -126,6 +126,10 @@ DRILL: dict[str, tuple[Callable[[Publications], list[MonitorMessage]], Severity,
         lambda p: [text(EventKind.WORKER, 30, "b", "vm:2: killed", number) for number in (1, 2, 3)],
         Severity.WARNING, "3 workers died on host b.",
     ),
+    "host without room": (
+        lambda p: [p.status(agent_disks_free=(2**40, 2**20), agent_shared_free=(2**30, 2**30))],
+        Severity.WARNING, "Host b has only 1.0 MiB of free disk for temporary files.",
+    ),
     "dead host": (
         lambda p: [text(EventKind.AGENT, 30, "c", "agent vm:3 is gone")], Severity.ERROR, "Host c is gone.",
     ),
@@ -184,3 +188,17 @@ def test_the_time_that_is_left_comes_from_what_was_measured(publications: Public
     assert (other.function, other.seconds) == ("g", None)
     assert findings(healthy, NOW)[0].text.endswith("about 3 min left.")
     assert WorkerState.RUNNING in (healthy.status.worker_states if healthy.status else ())
+
+
+@pytest.mark.parametrize(
+    ("text", "subject", "parts"),
+    [
+        ("Host st is gone.", "st", ("Host ", "st", " is gone.")),
+        ("3 workers died on host vm.", "vm", ("3 workers died on host ", "vm", ".")),
+        ("Host a.b is slow: f takes 2 s.", "a.b", ("Host ", "a.b", " is slow: f takes 2 s.")),
+        ("Nothing is wrong.", "vm", ("Nothing is wrong.", "", "")),
+    ],
+)
+def test_a_sentence_links_its_subject(text: str, subject: str, parts: tuple[str, str, str]) -> None:
+    assert Finding(Severity.NOTE, text, subject, "host").parts == parts
+    assert Finding(Severity.NOTE, text, subject).parts == (text, "", ""), "it has no page"

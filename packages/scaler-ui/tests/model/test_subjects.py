@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -56,7 +56,7 @@ def model(publications: Publications) -> MonitorModel:
 
 def told(facts: Facts | None) -> dict[str, tuple[str, str]]:
     assert facts is not None
-    return {fact.name: (fact.text, fact.href) for fact in facts}
+    return {fact.name: fact.links[0] if fact.links else (fact.text, "") for fact in facts}
 
 
 def test_a_task_has_links_to_all_that_it_belongs_to(model: MonitorModel) -> None:
@@ -87,6 +87,38 @@ def test_hosts_have_their_deaths_and_those_that_are_lost_are_listed(model: Monit
     assert told(subjects.host_facts(model, "gone"))["state"] == ("gone", "") and subjects.host_facts(model, "x") is None
     (row,) = [row for row in subjects.runners(model, "red", PageRequest(order="elapsed")).rows if row["task"]]
     assert (row["task"], row["function"], row["elapsed"], row["page"]) == ("2", "m:f", "2.0 s", "vm:1-100")
+
+
+def test_load_and_room_of_hosts_are_shown(publications: Publications) -> None:
+    columns: dict[str, Any] = {"agent_disks_free": (2**30, 0), "agent_shared_free": (2**20, 2**33)}
+    status = publications.status(2, agent_hosts=("red", "blue"), agent_loads=(0.5, 12.0), **columns)
+    model = publications.model_of(status)
+    rows = {row["host"]: row for row in subjects.hosts(model, PageRequest(order="load")).rows}
+    assert list(rows) == ["blue", "red"]
+    assert [(row["load"], row["disk"], row["shared"]) for row in rows.values()] == [
+        ("12.00", "", "8.0 GiB"),
+        ("0.50", "1.0 GiB", "1.0 MiB"),
+    ]
+    facts = told(subjects.host_facts(model, "red"))
+    assert [facts[name][0] for name in ("load", "free disk", "free shared memory")] == ["0.50", "1.0 GiB", "1.0 MiB"]
+
+
+def test_hosts_of_clients_and_subjects_of_events_are_links_if_they_have_pages(publications: Publications) -> None:
+    event: dict[str, Any] = {
+        "text_kinds": (EventKind.WORKER, EventKind.CLIENT, EventKind.CLIENT),
+        "text_subjects": ("vm", "a", "an operator"),
+        "text_times": (1.0, 2.0, 3.0),
+        "text_levels": (20, 20, 20),
+        "text_tasks": (0, 0, 0),
+        "texts": ("x", "y", "z"),
+    }
+    names = {"client_sessions": (1, 2), "client_names": ("a", "b"), "client_tasks": (0, 0)}
+    status = publications.status(1, client_hosts=("vm", "laptop"), **names)
+    model = publications.model_of(status, TaskEvents(text_numbers=(1, 2, 3), **event))
+    hosts = {row["name"]: (row["host"], row["machine"]) for row in views.clients(model, PageRequest()).rows}
+    assert hosts == {"a": ("vm", "vm"), "b": ("laptop", "")}
+    rows = views.events(model, PageRequest(order="time", descending=False)).rows
+    assert [(row["host"], row["client"]) for row in rows] == [("vm", ""), ("", "a"), ("", "")]
 
 
 def test_clients_functions_and_graphs(model: MonitorModel) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 
 from scaler_io.service.process import cpu_seconds, resident_bytes
-from scaler_worker.agent.host import HostFigures
+from scaler_worker.agent.host import SHARED_MEMORY, HostFigures, free_bytes
 
 NO_PROCESS = 2**22 + 1
 """Above the largest process id of Linux."""
@@ -27,3 +29,11 @@ def test_workers_are_measured_by_process_id_and_one_that_has_ended_takes_nothing
     stats = HostFigures().measure([os.getppid(), NO_PROCESS], free=5, now=1.0)
     assert stats.worker_rsses[os.getppid()] > 0
     assert (stats.worker_cpus[NO_PROCESS], stats.worker_rsses[NO_PROCESS]) == (0.0, 0)
+
+
+def test_load_and_free_room_are_those_of_the_host() -> None:
+    stats = HostFigures().measure([], free=5, now=1.0)
+    assert 0 <= stats.load < 10_000
+    assert 0 < stats.disk_free < shutil.disk_usage(tempfile.gettempdir()).total
+    assert 0 < stats.shared_free <= shutil.disk_usage(SHARED_MEMORY).total
+    assert free_bytes("/no/such/directory") == 0

@@ -112,6 +112,9 @@ def _agents(status: MonitorStatus) -> Iterator[Metric]:
         ("worker_cpu_cores", "CPU that their workers use.", sum, cpus),
         ("worker_resident_memory_bytes", "Memory that their workers use.", sum, memory),
         ("host_free_memory_bytes", "Free memory of the host.", min, status.agent_free),
+        ("host_load", "Mean load of the host in the last minute.", max, status.agent_loads),
+        ("host_free_disk_bytes", "Free bytes for temporary files.", min, status.agent_disks_free),
+        ("host_free_shared_memory_bytes", "Free bytes of shared memory.", min, status.agent_shared_free),
         ("heartbeat_round_trip_seconds", "Longest round trip of the last heartbeats.", max, status.agent_round_trips),
         ("status_age_seconds", "Longest time since an AgentStatus.", max, status.agent_status_ages),
     ):

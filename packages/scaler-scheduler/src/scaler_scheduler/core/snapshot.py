@@ -174,6 +174,9 @@ def _agents(agents: list[AgentRecord], lag: Callable[[bytes], float], now: float
         "agent_managers": [agent.manager for agent in agents],
         "agent_units": [agent.unit for agent in agents],
         "agent_draining": [agent.is_draining for agent in agents],
+        "agent_loads": [status.load for status in statuses],
+        "agent_disks_free": [status.disk_free for status in statuses],
+        "agent_shared_free": [status.shared_free for status in statuses],
     }
 
 

@@ -114,7 +114,8 @@ def managers(model: MonitorModel, request: PageRequest) -> TablePage:
     status = model.status
     if status is None:
         return TablePage([], 0)
-    page = page_of([asdict(row) for row in manager_rows(status)], request, ("manager", "kind", "host"))
+    rows = [{**asdict(row), "machine": model.known_host(row.host)} for row in manager_rows(status)]
+    page = page_of(rows, request, ("manager", "kind", "host"))
     for row in page.rows:
         row["maximum"] = "no limit" if row["maximum"] < 0 else f"{row['maximum']:,}"
         row["pause"] = duration(row["pause"]) if row["pause"] else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
@@ -38,7 +39,7 @@ HUNG_SECONDS: Final = 30.0
 LAG_SECONDS: Final = 0.5
 STARVING_SECONDS: Final = 60.0
 FREE_BYTES: Final = 256 * 2**20
-"""Free memory of a host below which its workers are in danger."""
+"""Free memory or disk of a host below which its workers are in danger."""
 LEAK_BYTES: Final = 256 * 2**20
 NAMED: Final = 3
 """Subjects that a sentence names."""
@@ -54,11 +55,20 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A sentence, and what it is about: a host, function, client, worker manager or task, as their pages name them."""
+    """A sentence, and what it is about, with the place of its page: a host, a function, a client or a task."""
 
     severity: Severity
     text: str
     subject: str = ""
+    place: str = ""
+
+    @property
+    def parts(self) -> tuple[str, str, str]:
+        """The text before the subject, the subject, and the text behind it; the first is all where there is no page."""
+        found = re.search(rf"(?<!\S){re.escape(self.subject)}(?![^\s.,:])", self.text) if self.place else None
+        if found is None:
+            return self.text, "", ""
+        return self.text[: found.start()], self.subject, self.text[found.end() :]
 
 
 def findings(model: MonitorModel, now: float) -> list[Finding]:
@@ -145,7 +155,8 @@ def _hung_tasks(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]
         seconds, task, name, agent = max(hung)
         others = f", and {counted(len(hung) - 1, 'other')} as well" if len(hung) > 1 else ""
         text = f"Task {task:x} ({name}) has run for {duration(seconds)} on {model.hosts.get(agent, '')}"
-        yield Finding(Severity.WARNING, f"{text}, far longer than its function usually does{others}.", f"{task:x}")
+        text = f"{text}, far longer than its function usually does{others}."
+        yield Finding(Severity.WARNING, text, f"{task:x}", "task")
 
 
 def _failing_functions(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
@@ -156,13 +167,13 @@ def _failing_functions(model: MonitorModel, status: MonitorStatus) -> Iterator[F
     for name, count in killing.most_common(NAMED):
         reason = next(each.text for each in reversed(recent) if each.function == name and each.status == Status.FAILED)
         text = f"{counted(count, 'task')} of {name} failed without a result: {reason.splitlines()[0]}."
-        yield Finding(Severity.ERROR, text, name)
+        yield Finding(Severity.ERROR, text, name, "function")
     for name, count in raising.most_common(NAMED):
-        yield Finding(Severity.WARNING, f"{counted(count, 'task')} of {name} raised lately.", name)
+        yield Finding(Severity.WARNING, f"{counted(count, 'task')} of {name} raised lately.", name, "function")
     for name, figures in model.functions.items():
         if figures.last_memory > max(3 * figures.first_memory, figures.first_memory + LEAK_BYTES):
             grown = f"from {size(figures.first_memory)} to {size(figures.last_memory)}"
-            yield Finding(Severity.WARNING, f"Workers that run {name} have grown {grown}.", name)
+            yield Finding(Severity.WARNING, f"Workers that run {name} have grown {grown}.", name, "function")
 
 
 def _starving_clients(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
@@ -182,9 +193,8 @@ def _starving_clients(model: MonitorModel, status: MonitorStatus) -> Iterator[Fi
             last = model.last_ends.get(session, 0.0)
             if (seconds := status.at - max(since, last)) > STARVING_SECONDS:
                 name = model.client_name(session)
-                yield Finding(
-                    Severity.WARNING, f"No task of client {name} has run for {duration(seconds)}; others' do.", name
-                )
+                text = f"No task of client {name} has run for {duration(seconds)}; others' do."
+                yield Finding(Severity.WARNING, text, name, "client")
 
 
 # --- services -------------------------------------------------------------------------------------------------------
@@ -223,16 +233,16 @@ def _deaths(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
     lost = Counter(e.subject for e in recent if e.kind == EventKind.AGENT and e.level >= logging.WARNING)
     for host in sorted(lost):
         if host not in status.agent_hosts:
-            yield Finding(Severity.ERROR, f"Host {host} is gone.", host)
+            yield Finding(Severity.ERROR, f"Host {host} is gone.", host, "host")
     dead = Counter(event.subject for event in recent if event.kind == EventKind.WORKER)
     for host, count in dead.most_common(NAMED):
-        yield Finding(Severity.WARNING, f"{counted(count, 'worker')} died on host {host}.", host)
+        yield Finding(Severity.WARNING, f"{counted(count, 'worker')} died on host {host}.", host, "host")
 
 
 def _sick_hosts(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
-    """Hosts that are worse than the others: slow, failing, late or short of memory."""
+    """Hosts that are worse than the others: slow, failing, late or short of memory or disk."""
     said: set[str] = set()
-    for finding in (*_odd_runs(model, status), *_late_hosts(status), *_short_of_memory(status)):
+    for finding in (*_odd_runs(model, status), *_late_hosts(status), *_short_of_room(status)):
         if finding.subject not in said:
             said.add(finding.subject)
             yield finding
@@ -252,10 +262,10 @@ def _odd_runs(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
             usual, failing = median(each.seconds for each in others), median(each.failures for each in others)
             if runs.seconds > SLOW * usual + 2 * median(each.deviation for each in others):
                 text = f"Host {host} is slow: {name} takes {duration(runs.seconds)} there, {duration(usual)} elsewhere."
-                yield Finding(Severity.WARNING, text, host)
+                yield Finding(Severity.WARNING, text, host, "host")
             elif runs.failures > 0.2 and runs.failures > 4 * failing:
                 text = f"Host {host} fails: {runs.failures:.0%} of {name} raise there, {failing:.0%} elsewhere."
-                yield Finding(Severity.ERROR, text, host)
+                yield Finding(Severity.ERROR, text, host, "host")
 
 
 def _late_hosts(status: MonitorStatus) -> Iterator[Finding]:
@@ -265,7 +275,7 @@ def _late_hosts(status: MonitorStatus) -> Iterator[Finding]:
     ):
         for host, worst, usual in _compared(status, column):
             if worst > least and worst > 10 * usual:
-                yield Finding(Severity.WARNING, f"Host {host} {text} {duration(worst)}.", host)
+                yield Finding(Severity.WARNING, f"Host {host} {text} {duration(worst)}.", host, "host")
 
 
 def _compared(status: MonitorStatus, column: Iterable[float]) -> Iterator[tuple[str, float, float]]:
@@ -278,10 +288,15 @@ def _compared(status: MonitorStatus, column: Iterable[float]) -> Iterator[tuple[
         yield host, value, median(others) if others else 0.0
 
 
-def _short_of_memory(status: MonitorStatus) -> Iterator[Finding]:
-    for host, free in dict(zip(status.agent_hosts, status.agent_free, strict=True)).items():
-        if 0 < free < FREE_BYTES:
-            yield Finding(Severity.WARNING, f"Host {host} has only {size(free)} of free memory.", host)
+def _short_of_room(status: MonitorStatus) -> Iterator[Finding]:
+    for column, what in (
+        (status.agent_free, "memory"),
+        (status.agent_disks_free, "disk for temporary files"),
+        (status.agent_shared_free, "shared memory"),
+    ):
+        for host, free in dict(zip(status.agent_hosts, column, strict=True)).items():
+            if 0 < free < FREE_BYTES:
+                yield Finding(Severity.WARNING, f"Host {host} has only {size(free)} of free {what}.", host, "host")
 
 
 def _verb(count: int, verb: str) -> str:

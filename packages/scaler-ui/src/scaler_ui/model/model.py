@@ -242,6 +242,10 @@ class MonitorModel:
         """What a client is called, also after it has left."""
         return self.clients.get(session, f"session {session:x}") or IN_TASK
 
+    def known_host(self, host: str) -> str:
+        """The host, if it has or had agents; otherwise an empty text."""
+        return host if host in self.hosts.values() else ""
+
     @property
     def refused(self) -> int:
         """Objects that object storage has refused lately: within HISTORY_SECONDS."""

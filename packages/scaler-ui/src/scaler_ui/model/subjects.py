@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import WorkerState
@@ -26,11 +26,12 @@ OPEN = frozenset({"waiting", "held", "queued", "running"})
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A value with a name: a text, which may link to a page, or a time in seconds since 1970."""
+    """A value with a name: names that link to pages, a text behind them, or a time in seconds since 1970."""
 
     name: str
     text: str = ""
-    href: str = ""
+    links: tuple[tuple[str, str], ...] = ()
+    """Names, and addresses."""
     at: float = 0.0
 
 
@@ -59,8 +60,12 @@ def task_facts(model: MonitorModel, task: int) -> Facts | None:
     ]
 
 
-def _link(name: str, place: str, *names: str) -> Fact:
-    return Fact(name, names[-1], address(place, *names) if names[-1] else "")
+def _link(name: str, place: str, subject: str) -> Fact:
+    return Fact(name, links=((subject, address(place, subject)),) if subject else ())
+
+
+def _tasks(name: str, text: str, **narrow: str) -> Fact:
+    return Fact(name, links=((text, address("tasks", **narrow)),))
 
 
 def worker_facts(model: MonitorModel, agent: str, pid: int, now: float) -> Facts | None:
@@ -105,7 +110,8 @@ def _write_units(host: Row) -> None:
     host.update(
         cpu=f"{host['cpu']:,.0f} %",
         memory=size(host["memory"]),
-        available=size(host["available"]) if host["available"] else "",
+        load=f"{host['load']:.2f}",
+        **{name: size(host[name]) if host[name] else "" for name in ("available", "disk", "shared")},
         lag=duration(host["lag"]),
         silence=f"{host['silence']:.0f} s",
     )
@@ -114,15 +120,16 @@ def _write_units(host: Row) -> None:
 def _hosts(model: MonitorModel, status: MonitorStatus) -> dict[str, Row]:
     found: dict[str, Row] = {}
     of_agent: dict[int, Row] = {}
-    for number, host, workers, assigned, free, lag, age in zip(
+    for number, host, workers, assigned, free, load, disk, shared, lag, age in zip(
         status.agents, status.agent_hosts, status.agent_workers, status.agent_assigned, status.agent_free,
-        status.agent_round_trips, status.agent_status_ages, strict=True,
+        status.agent_loads, status.agent_disks_free, status.agent_shared_free, status.agent_round_trips,
+        status.agent_status_ages, strict=True,
     ):  # fmt: skip
         row = of_agent[number] = found.setdefault(host, _host(host, "up"))
         row["agents"] += 1
         row["workers"] += workers
         row["tasks"] += assigned
-        row["available"] = free
+        row.update(available=free, load=load, disk=disk, shared=shared)
         row["lag"], row["silence"] = max(lag, row["lag"]), max(age, row["silence"])
     for number, state, cpu, rss in zip(
         status.worker_agents, status.worker_states, status.worker_cpus, status.worker_rsses, strict=True
@@ -143,8 +150,10 @@ def _hosts(model: MonitorModel, status: MonitorStatus) -> dict[str, Row]:
 
 
 def _host(name: str, state: str) -> Row:
-    names = ("agents", "workers", "busy", "tasks", "cpu", "memory", "available", "deaths", "failures")
-    return {"host": name, "state": state, **dict.fromkeys(names, 0), "lag": 0.0, "silence": 0.0}
+    counts = (
+        "agents", "workers", "busy", "tasks", "cpu", "memory", "available", "disk", "shared", "deaths", "failures",
+    )  # fmt: skip
+    return {"host": name, "state": state, **dict.fromkeys(counts, 0), "load": 0.0, "lag": 0.0, "silence": 0.0}
 
 
 def runners(model: MonitorModel, host: str, request: PageRequest) -> TablePage:
@@ -189,9 +198,11 @@ def host_facts(model: MonitorModel, host: str) -> Facts | None:
         return [Fact(name, str(row[name])) for name in ("state", "deaths", "failures")]
     return [
         *(Fact(name, str(row[name])) for name in ("state", "agents", "workers", "busy")),
-        Fact("tasks", str(row["tasks"]), address("tasks", host=host)),
-        *(Fact(name, str(row[name])) for name in ("cpu", "memory")),
+        _tasks("tasks", str(row["tasks"]), host=host),
+        *(Fact(name, str(row[name])) for name in ("cpu", "load", "memory")),
         Fact("free memory", row["available"]),
+        Fact("free disk", row["disk"]),
+        Fact("free shared memory", row["shared"]),
         Fact("lag", row["lag"]),
         Fact("last heard", row["silence"]),
         Fact("deaths", str(row["deaths"])),
@@ -213,8 +224,8 @@ def client_facts(model: MonitorModel, client: str) -> Facts | None:
     return [
         Fact("state", "connected" if connected else "gone"),
         Fact("session", ", ".join(f"{session:x}" for session in sorted(sessions)[-NAMED:])),
-        Fact("host", _most(host for host, _ in connected)),
-        Fact("tasks", f"{sum(tasks for _, tasks in connected):,}", address("tasks", client=client)),
+        _most("host", "host", (host for host, _ in connected), set(model.hosts.values())),
+        _tasks("tasks", f"{sum(tasks for _, tasks in connected):,}", client=client),
         Fact("seen to end", f"{ended:,}"),
     ]
 
@@ -229,11 +240,11 @@ def function_facts(model: MonitorModel, function: str) -> Facts | None:
         submitted = sum(count for name, count in columns if name == function)
     if figures is None and not submitted and not model.tasks.has_function(function):
         return None
-    tasks = Fact("tasks", f"{submitted:,}" if submitted else "some", address("tasks", function=function))
+    tasks = _tasks("tasks", f"{submitted:,}" if submitted else "some", function=function)
     if figures is None:
         return [tasks, Fact("ended", "none")]
     outcomes = [
-        Fact(word, f"{figures.ended.get(number, 0):,}", address("tasks", function=function, state=word))
+        _tasks(word, f"{figures.ended.get(number, 0):,}", function=function, state=word)
         for number, word in ENDINGS.items()
         if word != "lost"
     ]
@@ -277,13 +288,16 @@ def failure_facts(model: MonitorModel, function: str, exception: str) -> Facts |
         Fact("count", f"{len(members):,}"),
         Fact("first", at=min(each.time for each in members)),
         Fact("last", at=max(each.time for each in members)),
-        Fact("hosts", _most(model.hosts.get(each.agent, "") for each in members)),
-        Fact("clients", _most(model.client_name(each.session) for each in members)),
+        _most("hosts", "host", (model.hosts.get(each.agent, "") for each in members)),
+        _most("clients", "client", (model.client_name(each.session) for each in members)),
     ]
 
 
-def _most(names: Iterable[str]) -> str:
-    """The most frequent of these names."""
+def _most(name: str, place: str, names: Iterable[str], known: Collection[str] | None = None) -> Fact:
+    """The most frequent of these names, each with a link if it is known."""
     counts = Counter(filter(None, names))
-    others = f", and {len(counts) - NAMED} more" if len(counts) > NAMED else ""
-    return ", ".join(name for name, _ in counts.most_common(NAMED)) + others
+    most = [each for each, _ in counts.most_common(NAMED)]
+    others = f"and {len(counts) - NAMED} more" if len(counts) > NAMED else ""
+    linked = [each for each in most if known is None or each in known]
+    text = ", ".join([*(each for each in most if each not in linked), *filter(None, [others])])
+    return Fact(name, text, tuple((each, address(place, each)) for each in linked))

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.monitoring import MonitorStatus
+from scaler_protocol.monitoring import EventKind, MonitorStatus
 from scaler_protocol.plurals import counted
 from scaler_protocol.tracebacks import headline
 from scaler_protocol.units import duration, size
@@ -150,7 +150,13 @@ def clients(model: MonitorModel, request: PageRequest) -> TablePage:
         return TablePage([], 0)
     columns = (status.client_sessions, status.client_hosts, status.client_tasks)
     rows = [
-        {"session": f"{session:x}", "name": model.client_name(session), "host": host, "tasks": count}
+        {
+            "session": f"{session:x}",
+            "name": model.client_name(session),
+            "host": host,
+            "machine": model.known_host(host),
+            "tasks": count,
+        }
         for session, host, count in zip(*columns, strict=True)
     ]
     return page_of(rows, request, ("session", "name", "host"))
@@ -183,12 +189,15 @@ LEVELS = {10: "debug", 20: "info", 30: "warning", 40: "error", 50: "critical"}
 
 def events(model: MonitorModel, request: PageRequest) -> TablePage:
     """The log of events."""
+    clients = set(model.clients.values())
     rows = [
         {
             "number": number,
             "time": event.time,
             "level": LEVELS.get(event.level, str(event.level)),
             "task": f"{event.task:x}" if event.task else "",
+            "host": event.subject if event.kind in (EventKind.WORKER, EventKind.AGENT) else "",
+            "client": event.subject if event.kind == EventKind.CLIENT and event.subject in clients else "",
             "text": headline(event.text)[:TEXT_LIMIT],
         }
         for number, event in enumerate(model.events)

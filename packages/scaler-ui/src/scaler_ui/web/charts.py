@@ -6,6 +6,7 @@ from typing import Any
 
 from nicegui import ui
 
+from scaler_ui.model.addresses import address
 from scaler_ui.model.colours import FunctionColours
 from scaler_ui.model.views import Points, TaskStream
 
@@ -79,6 +80,8 @@ _HINT = """(params) => { const v = params.value;
   return `<b>${escape(v[3])}</b><br>${escape(v[4])}, ${took}<br>since ${new Date(v[1]).toLocaleString('sv-SE')}<br>`
     + `task ${escape(v[5])}`; }"""
 
+_OPEN = "(clicked) => clicked.componentType === 'series' && openPage(`/task/${clicked.value[5]}`)"
+
 
 class Timeline:
     """Tasks as bars, one line per worker: coloured by function, failed ones with a red frame, cancelled ones grey."""
@@ -107,6 +110,7 @@ class Timeline:
         self._fill(options, stream)
         self._chart = ui.echart(options, renderer="svg").style(_height(stream))
         self._chart.props('role=img aria-label="Tasks of each worker over time"')
+        self._chart.on("componentClick", js_handler=_OPEN)
 
     def show(self, stream: TaskStream) -> None:
         """Draw these bars if they have changed."""
@@ -131,7 +135,8 @@ class Timeline:
         self._legend.clear()
         with self._legend:
             for name, colour in colours.items():
-                ui.label(name).classes("clipped").style(f"--colour: {colour}").props("role=listitem")
+                with ui.element("div").classes("clipped").style(f"--colour: {colour}").props("role=listitem"):
+                    ui.link(name, address("function", name))
 
 
 def _height(stream: TaskStream) -> str:

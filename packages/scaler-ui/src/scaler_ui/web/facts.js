@@ -4,8 +4,9 @@ export default {
     <div v-for="fact in facts" :key="fact.name">
       <dt>{{ fact.name }}</dt>
       <dd :class="fact.name === 'state' && 'is-' + fact.text" :data-testid="'fact-' + fact.name"
-        ><a v-if="fact.href" class="nicegui-link" :href="fact.href">{{ fact.text }}</a
-        ><template v-else>{{ fact.at ? when(fact.at) : fact.text }}</template></dd>
+        ><template v-for="([name, address], at) in fact.links"
+          >{{ at ? ", " : "" }}<a class="nicegui-link" :href="address">{{ name }}</a></template
+        >{{ fact.links.length && fact.text ? ", " : "" }}{{ fact.at ? when(fact.at) : fact.text }}</dd>
     </div>
   </dl>`,
   props: { facts: Array },

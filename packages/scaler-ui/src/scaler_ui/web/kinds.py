@@ -26,7 +26,7 @@ WORKERS = TableKind(
         "free": "free", "sent": "sent", "queued": "queued", "lag": "lag", "itl": "ITL", "agt_cpu": "agent's cpu",
         "agt_rss": "agent's memory", "silence": "last heard", "capabilities": "offers",
     },
-    key="key", order="cpu", links={"worker": ("worker", "page"), "host": ("host", "host")},
+    key="key", order="cpu", links={"worker": ("worker", "page"), "agent": ("host", "host"), "host": ("host", "host")},
 )  # fmt: skip
 RUNNERS = TableKind(
     "runners",
@@ -41,15 +41,17 @@ HOSTS = TableKind(
     "hosts",
     {
         "host": "host", "state": "state", "agents": "agents", "workers": "workers", "busy": "busy", "tasks": "tasks",
-        "cpu": "cpu", "memory": "memory", "available": "free memory", "lag": "lag", "silence": "last heard",
-        "deaths": "deaths", "failures": "failures",
+        "cpu": "cpu", "load": "load", "memory": "memory", "available": "free memory", "disk": "free disk",
+        "shared": "free shared memory", "lag": "lag", "silence": "last heard", "deaths": "deaths",
+        "failures": "failures",
     },
     key="host", order="busy", links={"host": ("host", "host")},
 )  # fmt: skip
 CLIENTS = TableKind(
     "clients",
     {"name": "client", "session": "session", "host": "host", "tasks": "tasks"},
-    key="session", order="tasks", links={"name": ("client", "name")},
+    key="session", order="tasks",
+    links={"name": ("client", "name"), "session": ("client", "name"), "host": ("host", "machine")},
 )  # fmt: skip
 FUNCTIONS = TableKind(
     "functions",
@@ -102,7 +104,7 @@ MANAGERS = TableKind(
         "starting": "starting", "draining": "draining", "maximum": "at most", "reason": "last decision",
         "failure": "last failure", "pause": "paused for",
     },
-    key="manager", order="desired", filtered=False,
+    key="manager", order="desired", filtered=False, links={"host": ("host", "machine")},
 )  # fmt: skip
 DEMAND = TableKind(
     "demand",
@@ -114,6 +116,7 @@ DEMAND = TableKind(
 )  # fmt: skip
 EVENTS = TableKind(
     "events",
-    {"time": "time", "level": "level", "task": "task", "text": "what happened"},
-    key="number", order="time", links={"task": ("task", "task")},
+    {"time": "time", "level": "level", "task": "task", "host": "host", "client": "client", "text": "what happened"},
+    key="number", order="time",
+    links={"task": ("task", "task"), "host": ("host", "host"), "client": ("client", "client")},
 )  # fmt: skip

@@ -11,6 +11,13 @@ window.replaceAddress = (path, place) => {
   const prefix = window.path_prefix || '';
   if (location.pathname === prefix + path) history.replaceState({page: place}, '', prefix + place);
 };
+// Opens one of our pages as a link does.
+window.openPage = (address) => {
+  const link = Object.assign(document.createElement('a'), {href: address});
+  document.body.append(link);
+  link.click();
+  link.remove();
+};
 // Copies the text beside a button. Browsers have a clipboard only where the connection is safe.
 window.copyText = async (button) => {
   const source = button.closest('.panel').querySelector('.fault');

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from scaler_ui.listening import Listening
 from scaler_ui.model import cluster_views, views
-from scaler_ui.model.addresses import names_in
+from scaler_ui.model.addresses import address, names_in
 from scaler_ui.model.failures import failure_groups
 from scaler_ui.model.findings import Finding, findings
 from scaler_ui.model.subjects import hosts
@@ -188,7 +188,12 @@ class Pages:
         @ui.refreshable
         def sentences(found: list[Finding]) -> None:
             for finding in found:
-                ui.label(finding.text).classes(f"is-{finding.severity.name.lower()}")
+                before, subject, behind = finding.parts
+                with ui.element("div").classes(f"is-{finding.severity.name.lower()}"):
+                    ui.label(before)
+                    if subject:
+                        ui.link(subject, address(finding.place, subject))
+                        ui.label(behind)
 
         shown = findings(self._model, self._listening.now)
         sentences(shown)
@@ -221,7 +226,7 @@ class Pages:
         heading(
             "Task stream",
             "A line for each worker, a colour for each function. Pale bars still run, red frames failed, grey was "
-            "cancelled. Drag the bar below to zoom.",
+            "cancelled. Click a bar to open its task; drag the bar below to zoom.",
         )
         with ui.card().classes("panel chart"):
             with ui.row().classes("tools"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -14,6 +15,7 @@ from scaler_worker.agent.core.snapshot import HostStats
 from scaler_worker.ipc.frames import DESCRIPTORS_LOST
 
 END_SECONDS: Final = 2.0
+SHARED_MEMORY: Final = "/dev/shm"
 
 
 def available_memory() -> tuple[int, int]:
@@ -25,6 +27,15 @@ def available_memory() -> tuple[int, int]:
             if name in ("MemTotal", "MemAvailable"):
                 figures[name] = int(value.split()[0]) * 1024
     return figures.get("MemAvailable", 0), figures.get("MemTotal", 0)
+
+
+def free_bytes(directory: str) -> int:
+    """What users may still write into the file system of a directory; 0 if there is no such directory."""
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return 0
+    return found.f_bavail * found.f_frsize
 
 
 def is_nearly_gone(available: int, total: int) -> bool:
@@ -81,7 +92,16 @@ class HostFigures:
         passed = max(now - self._at, 1e-3)
         cores = {pid: max(0.0, used - self._seconds.get(pid, used)) / passed for pid, used in seconds.items()}
         self._seconds, self._at = seconds, now
-        return HostStats(cores[own], memory[own], free, cores, memory)
+        return HostStats(
+            cores[own],
+            memory[own],
+            free,
+            cores,
+            memory,
+            load=os.getloadavg()[0],
+            disk_free=free_bytes(tempfile.gettempdir()),
+            shared_free=free_bytes(SHARED_MEMORY),
+        )
 
 
 def ending_of(status: int) -> str:

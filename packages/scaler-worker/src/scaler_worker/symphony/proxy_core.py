@@ -197,6 +197,9 @@ class ProxyCore:
             rsses=[0] * len(slots),
             queues=[0] * len(slots),
             deaths=deaths,
+            load=stats.load,
+            disk_free=stats.disk_free,
+            shared_free=stats.shared_free,
         )
 
     def check(self) -> None:

@@ -13,13 +13,16 @@ from scaler_worker.agent.core.workers import Workers
 
 @dataclass(frozen=True, slots=True)
 class HostStats:
-    """Measurements of the shell: CPU in cores, memory in bytes; of the workers by process id."""
+    """Measurements of the shell: CPU in cores, memory and free space in bytes; of the workers by process id."""
 
     cpu: float
     rss: int
     free: int
     worker_cpus: Mapping[int, float]
     worker_rsses: Mapping[int, int]
+    load: float = 0.0
+    disk_free: int = 0
+    shared_free: int = 0
 
 
 def agent_status(workers: Workers, queued: int, stats: HostStats, lone_task_bytes: int) -> AgentStatus:
@@ -40,4 +43,7 @@ def agent_status(workers: Workers, queued: int, stats: HostStats, lone_task_byte
         queues=[max(0, len(worker.entries()) - 1) for worker in alive],
         deaths=last_deaths(workers.deaths),
         lone_task_bytes=lone_task_bytes,
+        load=stats.load,
+        disk_free=stats.disk_free,
+        shared_free=stats.shared_free,
     )
