@@ -181,7 +181,7 @@ class VirtualFleet:
     def _finish(self, manager: VirtualManager, place: int, unit: VirtualUnit, number: int) -> None:
         arrival, _ = unit.runs.pop(number)
         unit.free += 1
-        self._functions[arrival.function].measured(arrival.seconds)
+        self._functions[arrival.function].measured(arrival.seconds, 1)
         self._busy += arrival.seconds
         self._last, self._left = self._now, self._left - 1
         if unit.draining and not unit.runs:
