@@ -19,6 +19,7 @@ from scaler_protocol.handshake import Hello, Refused, Role, ServiceKind, Welcome
 from scaler_protocol.limits import DELETED_TOGETHER
 from scaler_protocol.messages import Message, Release
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
+from scaler_protocol.objects import PART_BYTES
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.sessions import KeepSession
 from scaler_protocol.storage import (
@@ -35,6 +36,7 @@ from scaler_storage.engine.engine import PERMITTED, StorageEngine
 from scaler_storage.engine.pool import OVERHEAD_BYTES
 from scaler_storage.engine.segments import MemorySegments
 from scaler_storage.engine.state import FREED_TOGETHER
+from scaler_storage.engine.uploads import SLOWEST, START_SECONDS
 from support.storage_engines import PART, EngineDriver, make_parts_small
 
 SHARED = 1000
@@ -138,8 +140,9 @@ def test_operators_see_figures_and_nobody_else_does() -> None:
 
 def test_an_object_is_there_when_its_last_part_has_come() -> None:
     server = SharedServer()
-    assert server.put_part(ALICE, NAME, 10, 8, b"ij") is None
+    assert "its first part must come before" in str(server.put_part(ALICE, NAME, 10, 8, b"ij"))
     assert server.put_part(ALICE, NAME, 10, 0, b"abcd") is None
+    assert server.put_part(ALICE, NAME, 10, 8, b"ij") is None
     assert server.get(BOB, NAME) is None
     assert server.put_part(ALICE, NAME, 10, 4, b"efgh") is None
     assert server.get(BOB, NAME) == b"abcdefghij"
@@ -497,6 +500,7 @@ class StorageModel(RuleBasedStateMachine):
         self.ended: set[int] = set()
         self.objects: dict[bytes, tuple[int, bytes]] = {}
         self.uploads: dict[tuple[bytes, bytes], Upload] = {}
+        self.begun: dict[tuple[bytes, bytes], float] = {}
 
     def teardown(self) -> None:
         self.patch.undo()
@@ -519,6 +523,15 @@ class StorageModel(RuleBasedStateMachine):
     def used(self) -> int:
         sizes = [len(content) for _, content in self.objects.values()] + [size for _, size, _ in self.uploads.values()]
         return sum(sizes) + OVERHEAD_BYTES * len(sizes)
+
+    def give_up_slow(self) -> None:
+        slow = [
+            key
+            for key, (_, _, parts) in self.uploads.items()
+            if len(parts) * PART_BYTES < (self.now - self.begun[key] - START_SECONDS) * SLOWEST
+        ]
+        for key in slow:
+            del self.uploads[key]
 
     def forget_writer(self, peer: bytes) -> None:
         self.uploads = {key: upload for key, upload in self.uploads.items() if key[0] != peer}
@@ -573,9 +586,14 @@ class StorageModel(RuleBasedStateMachine):
             self.uploads.pop((peer, name), None)
             return (self.objects[name][0], len(self.objects[name][1])) == (session, size)
         if (peer, name) not in self.uploads:
+            if index:
+                return False
+            if size + OVERHEAD_BYTES <= self.limit < self.used() + size + OVERHEAD_BYTES:
+                self.give_up_slow()
             if self.used() + size + OVERHEAD_BYTES > self.limit:
                 return False
             self.uploads[peer, name] = session, size, {}
+            self.begun[peer, name] = self.now
         begun, of, parts = self.uploads[peer, name]
         if (begun, of) != (session, size):
             return False

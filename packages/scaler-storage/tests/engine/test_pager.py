@@ -83,7 +83,7 @@ class SharingServer(EngineDriver):
             assert request not in self.answers
             self.answers[request] = message
         state = self.core._state
-        assert not state.queue or state.pager.moving or state.pager.arriving
+        assert not state.queue or state.pager.moving or state.pager.arriving or state.pager.uploading
         return said
 
     def work(self) -> None:

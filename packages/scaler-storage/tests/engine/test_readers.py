@@ -19,7 +19,7 @@ from scaler_protocol.storage import (
     RegisterReplica,
     RegisterReplicaServer,
 )
-from scaler_storage.engine import readers
+from scaler_storage.engine import awaited_reads, readers
 from scaler_storage.engine.segments import MemorySegments
 from support.storage_engines import PART, EngineDriver, make_parts_small
 
@@ -178,3 +178,21 @@ def test_a_peer_may_have_a_limited_number_of_reads_wait(monkeypatch: pytest.Monk
         server.ask(READER, count=1)
     server.ask(OTHER, count=1)
     assert server.parts[-1] == (OTHER, 0)
+
+
+def test_reads_of_what_a_host_does_not_bring_are_limited_and_end_with_their_peer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(awaited_reads, "READS_MOST", 10)
+    server = ReadServer()
+    server.admit(Hello(Role.AGENT, VOICE, 1, service=ServiceKind.STORAGE))
+    server.tell(VOICE, RegisterReplicaServer(HOST))
+    server.tell(VOICE, RegisterReplica(FAR, len(CONTENT), 1, 5, HOST))
+    server.ask(READER, FAR, count=10)
+    with pytest.raises(ProtocolError, match="10 reads of this peer wait for objects already"):
+        server.ask(READER, FAR, count=1)
+    server.ask(OTHER, FAR, count=1)
+    server.tell(READER, PeerLost("gone"))
+    assert [peer for peer, _ in server.core._state.objects[FAR].waiting] == [OTHER]
+    server.put(FAR, version=5, peer=VOICE)
+    assert server.parts == [(OTHER, 0)]

@@ -10,7 +10,7 @@ from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import AllocateObject, ObjectStored, PutObject
 from scaler_storage.engine.pool import OVERHEAD_BYTES
 from scaler_storage.engine.records import LoadObject, RoomEvent
-from scaler_storage.engine.room_queue import REQUEST_BYTES, WAITING_BYTES, RoomQueue
+from scaler_storage.engine.room_queue import LEAST_BYTES, REQUEST_BYTES, WAITING_BYTES, RoomQueue
 from support.storage_engines import EngineDriver
 
 NAME = b"n" * 16
@@ -23,7 +23,7 @@ def part(name: bytes = NAME, size: int = MIB) -> PutObject:
 
 
 def test_requests_come_in_order_and_a_retried_one_keeps_its_place() -> None:
-    queue = RoomQueue()
+    queue = RoomQueue(0, lambda peer: b"")
     first: RoomEvent = part()
     second: RoomEvent = AllocateObject(NAME, 5)
     queue.add(ONE, first)
@@ -36,7 +36,7 @@ def test_requests_come_in_order_and_a_retried_one_keeps_its_place() -> None:
 
 
 def test_the_requests_of_a_peer_take_limited_memory() -> None:
-    queue = RoomQueue()
+    queue = RoomQueue(0, lambda peer: b"")
     with pytest.raises(StorageFullError, match="of this peer wait for room already"):
         for _ in range(17):
             queue.add(ONE, part())
@@ -48,6 +48,23 @@ def test_the_requests_of_a_peer_take_limited_memory() -> None:
     queue.check()
     queue.next()
     queue.add(ONE, part())
+
+
+def test_the_requests_of_all_take_limited_memory_and_each_key_has_a_share_of_it() -> None:
+    keys = {bytes([number, 0] * 8): b"many" for number in range(100)}
+    queue = RoomQueue(0, lambda peer: keys.get(peer, b""))
+    with pytest.raises(StorageFullError, match="of this client's key"):
+        for peer in keys:
+            for _ in range(15):
+                queue.add(peer, part())
+    held = len(queue)
+    assert held == LEAST_BYTES // (MIB + REQUEST_BYTES)
+    for _ in range(15):
+        queue.add(ONE, part())
+    queue.check()
+    assert len(queue) == held + 15
+    assert len(queue.remove(lambda peer, event: peer != ONE)) == held
+    queue.check()
 
 
 def test_who_writes_more_than_may_wait_is_refused() -> None:

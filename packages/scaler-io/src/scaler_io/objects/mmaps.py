@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from scaler_io import descriptors
+from scaler_protocol.messages import MESSAGE_IDS
 from scaler_protocol.storage import UnpinObjects
 
 
@@ -71,10 +72,10 @@ class Mappings:
         self._inherited |= self._held
 
     def returned(self) -> UnpinObjects | None:
-        """The message with the released pins for the server; None if there are none."""
+        """A message with released pins for the server, as many as it can name; None if there are none."""
         if not self._returned:
             return None
-        pins = [self._returned.popleft() for _ in range(len(self._returned))]
+        pins = [self._returned.popleft() for _ in range(min(len(self._returned), MESSAGE_IDS))]
         inherited = self._inherited.intersection(pins)
         self._inherited -= inherited
         return UnpinObjects([pin for pin in pins if pin not in inherited], sorted(inherited))

@@ -146,7 +146,7 @@ class Multiplexer:
 
     def send_requests(self, now: float) -> None:
         """Release pins, and send the requests of each operation in turn while the window has room."""
-        if self._up and (unpin := self._mappings.returned()) is not None:
+        while self._up and (unpin := self._mappings.returned()) is not None:
             self._uplink.send(unpin)
         if self._up and self._replica_server is not None and not self.near:
             self._put_first(self._replica_server.retry(now))

@@ -131,7 +131,7 @@ class SchedulerState:
             if len(packed) == REFERENCE_BYTES and int.from_bytes(packed[OBJECT_ID_BYTES:], "little") >= SHARED_BYTES
         ]
         if objects:
-            self.out.append(SendToStorage(CopyReplicas(objects)))
+            self.out += [SendToStorage(CopyReplicas(some)) for some in pieces_of(objects)]
 
     def log(self, text: str, kind: int, level: int = logging.INFO, *, subject: str = "") -> None:
         """Write a line to the scheduler's log and to monitors, about a subject of this EventKind."""

@@ -21,8 +21,8 @@ it ends it. A client connects when it has its first object or is told of one. Th
 are orphans: all are freed `retention_seconds` after the last one was written.
 
 Memory is bounded: scaler_storage.engine.pager spills objects that are not mapped. A request that needs room waits in a
-queue, or is refused if no room can be made. Large results may stay on the host that made them
-(scaler_storage.engine.remote_objects); those that the scheduler names are copied here
+queue, or is refused if no room can be made; an upload whose parts come too slowly gives way. Large results may stay on
+the host that made them (scaler_storage.engine.remote_objects); those that the scheduler names are copied here
 (scaler_storage.engine.copies). A mapped segment is pinned: its bytes do not change until the pin is released.
 A segment that a lost peer may still use is never reused. A local process may hold a lock for as long as it lives. When
 the lock is free, its uploads and pins end, even if its connection is still open, and its session ends some seconds
@@ -33,7 +33,7 @@ Objects that are deleted together, more than FREED_TOGETHER, are unknown at once
 Invariants (`check`): those of the pager; every upload has a known writer; every object is listed in exactly its
 session; every pin has a known peer; the orphaned sessions are those without an owner whose objects are not all being
 freed, ordered by due time; nothing but objects that are being freed is left of an ended session. After
-`settle`, requests wait for room only while objects are being spilled or local peers are writing.
+`settle`, requests wait for room only while objects are being spilled or uploads are in progress.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ from scaler_storage.engine.writing import Writing
 
 HEARTBEAT_SECONDS = 5.0
 WRITING_SECONDS = 10.0
-"""How long, in seconds, requests wait for room while only local uploads are in progress."""
+"""How long, in seconds, requests wait for room while only uploads are in progress."""
 RETURN_SECONDS = 2.0
 """How long, in seconds, peers of an earlier server may put their objects again, from the first such peer on."""
 _ENDED_LIMIT = 65_536
@@ -131,14 +131,14 @@ class StorageEngine:
         """`key_of` tells the key that a peer has proved, `unacknowledged` which bytes it has not acknowledged."""
         self._incarnation = incarnation
         self._segments = segments
-        self._state = StorageState(segments, memory_limit, spill_limit)
+        self._state = StorageState(segments, memory_limit, spill_limit, key_of)
         self._remote = RemoteObjects(self._state)
         self._key_of = key_of
         self._readers = Readers(key_of, unacknowledged)
         self._reading = Reading(self._state, self._remote, self._readers, incarnation << _COUNT_BITS)
         self._writing = Writing(self._state, self._reading, retention_seconds, incarnation << _COUNT_BITS)
         self._copy_orders = CopyOrders(self._state, self._is_idle)
-        self._send_failures = SendFailures(self._state, self._writing, self._reading)
+        self._send_failures = SendFailures(self._state, self._reading)
         self._saw_earlier_server = False
         """Whether a peer of an earlier server has connected."""
         self._processes = ProcessLiveness(segments)
@@ -224,7 +224,11 @@ class StorageEngine:
         elif self._stalled is None:
             self._stalled = now
         elif now >= self._stalled + WRITING_SECONDS:
-            self._refuse_waiting(f"the uploads in progress were not finished within {WRITING_SECONDS:g} s")
+            self._stalled = None
+            if state.give_up_slow_uploads():
+                self._retry_waiting()
+            else:
+                self._refuse_waiting(f"the uploads in progress were not finished within {WRITING_SECONDS:g} s")
         self._remote.retry_late()
         self._reading.answer_from_copies()
         self._reading.expect_no_more()
@@ -245,7 +249,7 @@ class StorageEngine:
         self._processes.forget_all()
         state.pager.pool.forget_kept()
         for peer, name in [key for key, upload in state.uploads.items() if upload.allocated]:
-            self._writing.drop_upload(peer, state.peers[peer], name)
+            state.drop_upload(peer, name)
         records = {
             *state.objects.values(),
             *state.copies.records(),
@@ -363,7 +367,7 @@ class StorageEngine:
     def _leave(self, peer: bytes, record: PeerRecord) -> None:
         """End the uploads, requests, pins and fetches of a peer."""
         for name in list(record.uploads):
-            self._writing.drop_upload(peer, record, name)
+            self._state.drop_upload(peer, name)
         self._writing.forget_requests(peer)
         self._reading.leave(peer, record)
         self._remote.leave(peer, record)
@@ -436,6 +440,7 @@ class StorageEngine:
         writing = [upload.segment for upload in state.uploads.values()]
         state.queue.check()
         state.dropped.check()
+        state.reads.check(state.objects.values())
         objects_of = Counter[bytes]()
         for entry in state.sessions.values():
             objects_of[entry.account] += len(entry.objects)
@@ -447,16 +452,14 @@ class StorageEngine:
         listed = {(name, session) for session, entry in state.sessions.items() for name in entry.objects}
         assert listed == {(name, record.session) for name, record in state.objects.items()}
         assert all(entry.owners or entry.objects for entry in state.sessions.values())
-        assert state.deleted.keys() <= state.objects.keys()
+        assert state.deleted <= state.objects.keys()
         for upload in state.uploads.values():
             assert len(upload.parts) + upload.missing == part_count(upload.size) and upload.missing
             assert upload.session not in state.ended
         assert set(state.uploads) == {(peer, name) for peer, record in state.peers.items() for name in record.uploads}
         unowned = {session: entry for session, entry in state.sessions.items() if not entry.owners}
         assert state.orphans.keys() <= unowned.keys() - state.ended
-        assert all(
-            entry.objects <= state.deleted.keys() for session, entry in unowned.items() if session not in state.orphans
-        )
+        assert all(entry.objects <= state.deleted for session, entry in unowned.items() if session not in state.orphans)
         assert list(state.orphans.values()) == sorted(state.orphans.values())
         owners = {(peer, record.session) for peer, record in state.peers.items() if record.session}
         owners |= {(peer, session) for peer, record in state.peers.items() for session in record.kept}
@@ -465,7 +468,9 @@ class StorageEngine:
         self._processes.check(state.peers.keys())
         assert pins == {(peer, pin) for pin, (peer, _) in self._reading.pins.items()}
         assert all(peer in state.peers for peer, event in state.queue if not isinstance(event, LoadObject))
-        allocated = [upload.segment for upload in state.uploads.values() if upload.allocated]
-        assert state.pager.arriving == sum(map(state.pager.pool.cost, allocated))
+        costs = Counter[bool]()
+        for upload in state.uploads.values():
+            costs[upload.allocated] += state.pager.pool.cost(upload.segment)
+        assert (costs[True], costs[False]) == (state.pager.arriving, state.pager.uploading)
         for record in state.objects.values():
             assert not record.waiting or not record.in_memory

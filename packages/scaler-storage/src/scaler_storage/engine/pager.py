@@ -42,21 +42,24 @@ class Pager:
         self._moves: dict[int, _Move] = {}
         self.arriving = 0
         """Bytes of the segments that local peers are writing: these objects can be spilled soon."""
+        self.uploading = 0
+        """Bytes of those that come in parts: these objects can be spilled once their peers have sent them."""
         self._leaving = 0
         """Bytes that the running spills will free."""
         self._tickets = 0
 
-    def take(self, size: int) -> Segment | None:
+    def take(self, size: int, *, patient: bool = False) -> Segment | None:
         """Return a segment for an object, or None if a spill or a local write will make room for it.
 
-        Raises StorageFullError if no room can be made.
+        With `patient`, also if the end of an upload in parts will. Raises StorageFullError if no room can be made.
         """
         segment = self.pool.take(size)
         if segment is not None:
             return segment
         # Below the limit, the file system had no memory.
         lack = (self.pool.lack(size) or self._segments.capacity(size)) - self._leaving
-        if lack > 0 and not (self._segments.spills and self._idle_bytes < lack <= self._idle_bytes + self.arriving):
+        soon = self._idle_bytes + self.arriving + (self.uploading if patient else 0)
+        if lack > 0 and not (self._segments.spills and self._idle_bytes < lack <= soon):
             for record in self._victims(size, lack):
                 self._spill(record)
         return None

@@ -19,7 +19,7 @@ from scaler_protocol.storage import (
     UnpinObjects,
 )
 from scaler_storage.engine.readers import Readers, WaitingRead
-from scaler_storage.engine.records import LoadObject, ObjectRecord, PeerRecord
+from scaler_storage.engine.records import LoadObject, ObjectRecord, PeerRecord, Read
 from scaler_storage.engine.remote_objects import RemoteObjects
 from scaler_storage.engine.segments import Moved
 from scaler_storage.engine.state import StorageState, require_local
@@ -34,7 +34,7 @@ class Reading:
     def __init__(self, state: StorageState, holding: RemoteObjects, readers: Readers, first_pin: int) -> None:
         self._state, self._remote, self._readers = state, holding, readers
         self._next_pin = first_pin
-        self._expected: dict[bytes, list[tuple[bytes, GetObject | MapObject]]] = {}
+        self._expected: dict[bytes, list[tuple[bytes, Read]]] = {}
         """Reads of objects that peers of an earlier server may put again."""
         self.pins: dict[int, tuple[bytes, ObjectRecord]] = {}
         """Peer and object of each pin."""
@@ -45,6 +45,7 @@ class Reading:
         Raises ProtocolError if too many reads of this peer wait.
         """
         if event.limit:
+            self._state.reads.require(peer)
             self._count(self._state.find(event.object), first=not event.offset)
             self._request(peer, WaitingRead(event))
         elif (record := self._find(event.object)) is None:
@@ -102,7 +103,14 @@ class Reading:
         return True
 
     def map(self, peer: bytes, event: MapObject) -> None:
-        """Pin an object for a local peer and answer with its segment, once it is in memory."""
+        """Pin an object for a local peer and answer with its segment, once it is in memory.
+
+        Raises ProtocolError if too many reads of this peer wait.
+        """
+        self._state.reads.require(peer)
+        self._map(peer, event)
+
+    def _map(self, peer: bytes, event: MapObject) -> None:
         try:
             require_local(self._state.peers[peer], event)
         except ObjectRefusedError as refusal:
@@ -127,7 +135,7 @@ class Reading:
         self.added(name)
         return self._state.find(name)
 
-    def _miss(self, peer: bytes, event: GetObject | MapObject) -> None:
+    def _miss(self, peer: bytes, event: Read) -> None:
         """Answer "not found", or wait if peers of an earlier server may still put the object again."""
         if self._state.now < self._state.return_until:
             self._expected.setdefault(event.object, []).append((peer, event))
@@ -151,16 +159,14 @@ class Reading:
             for waiting in expected.values():
                 self._answer_again(waiting)
 
-    def _answer_again(
-        self, waiting: Iterable[tuple[bytes, GetObject | MapObject]], why: ObjectRefusedError | None = None
-    ) -> None:
+    def _answer_again(self, waiting: Iterable[tuple[bytes, Read]], why: ObjectRefusedError | None = None) -> None:
         """Answer reads that have waited for an object, parts before those that were requested later."""
         parts: dict[bytes, list[WaitingRead]] = {}
         for peer, event in waiting:
             if peer not in self._state.peers:
                 continue
             if isinstance(event, MapObject):
-                self.map(peer, event)
+                self._map(peer, event)
             elif event.limit:
                 parts.setdefault(peer, []).append(WaitingRead(event, why))
             else:
@@ -205,8 +211,8 @@ class Reading:
         self._state.peers[peer].pins.add(pin)
         self._state.send(peer, ObjectMapped(event.object, True, record.segment.name, pin, event.request))
 
-    def _wait(self, peer: bytes, event: GetObject | MapObject, record: ObjectRecord) -> None:
-        record.waiting.append((peer, event))
+    def _wait(self, peer: bytes, event: Read, record: ObjectRecord) -> None:
+        self._state.reads.add(record, peer, event)
         if record.host:
             if not record.fetching_from:
                 self._remote.fetch(event.object, record)
@@ -234,9 +240,8 @@ class Reading:
 
     def _read_from_disk(self, record: ObjectRecord, why: ObjectRefusedError) -> None:
         """Answer reads of parts from disk and mappings with the error `why`: the object cannot be loaded."""
-        waiting, record.waiting = record.waiting, []
         parts = []
-        for peer, event in waiting:
+        for peer, event in self._state.reads.take(record):
             if isinstance(event, MapObject) or not record.ticket:
                 self._state.answer_missing(peer, event, why)
             else:
@@ -255,9 +260,8 @@ class Reading:
 
     def loaded(self, record: ObjectRecord) -> None:
         """Answer the readers of an object that is now in memory."""
-        waiting, record.waiting = record.waiting, []
         parts = []
-        for peer, event in waiting:
+        for peer, event in self._state.reads.take(record):
             if not isinstance(event, MapObject):
                 parts.append((peer, event))
             elif peer in self._state.peers:
@@ -294,6 +298,8 @@ class Reading:
         So their segments are retired.
         """
         self._readers.leave(peer)
+        for unread in self._state.reads.leave(peer):
+            unread.fetching_from = b""
         for pin in record.pins:
             _retire(self.pins[pin][1])
             self._release(pin)

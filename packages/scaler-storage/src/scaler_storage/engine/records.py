@@ -8,6 +8,8 @@ from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.storage import AllocateObject, GetObject, MapObject, PutObject
 from scaler_storage.engine.segments import Segment
 
+Read = GetObject | MapObject
+
 
 @dataclass(slots=True)
 class PeerRecord:
@@ -44,24 +46,8 @@ class ObjectRecord:
     """The replica server that was asked to put it here; empty: none."""
     freed: bool = False
     """Whether it was deleted and exists only for its pins or a move in progress."""
-    waiting: list[tuple[bytes, GetObject | MapObject]] = field(default_factory=list)
-    """Reads that wait until it is in memory."""
-
-
-@dataclass(slots=True)
-class UploadRecord:
-    """An object that one peer is writing: in parts, or into an `allocated` segment."""
-
-    session: int
-    size: int
-    segment: Segment
-    missing: int
-    allocated: bool = False
-    version: int = 0
-    """The version of the remote object that is being fetched; 0: a new object."""
-    keep: bool = False
-    """Whether its host keeps its replica."""
-    parts: set[int] = field(default_factory=set)
+    waiting: list[tuple[bytes, Read]] = field(default_factory=list)
+    """Reads that wait until it is in memory; only AwaitedReads changes it."""
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ import logging
 
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Role
+from scaler_protocol.messages import pieces_of
 from scaler_protocol.storage import DropReplicas, FetchReplica, RegisterReplicaServer
 from scaler_storage.engine.records import ObjectRecord, PeerRecord
 from scaler_storage.engine.state import StorageState
@@ -31,7 +32,7 @@ class RemoteObjects:
     def __init__(self, state: StorageState) -> None:
         self._state = state
         self._requested: dict[bytes, float] = {}
-        """When each object was requested, the earliest first; some have arrived since."""
+        """When each object was requested, the earliest first: all that are awaited, and some that have come."""
 
     def register(self, peer: bytes, event: RegisterReplicaServer) -> None:
         """Register a replica server; raises ProtocolError if the peer cannot be one."""
@@ -90,8 +91,9 @@ class RemoteObjects:
             for name in self._state.copies.names():
                 if self._state.objects[name].host == host:
                     self._state.use_copy(name, self._state.objects[name])
-        for name, wanted in self._state.objects.items():
-            if wanted.fetching_from == peer:
+        for name in list(self._requested):
+            wanted = self._state.objects.get(name)
+            if wanted is not None and wanted.fetching_from == peer:
                 wanted.fetching_from = b""
                 self.fetch(name, wanted)
 
@@ -112,7 +114,8 @@ class RemoteObjects:
         for host, rows in self._state.drops.items():
             server = next(iter(self._state.replica_servers.get(host, ())), None)
             if server is not None:
-                self._state.send(server, DropReplicas(*zip(*rows, strict=True)))
+                for some in pieces_of(rows):
+                    self._state.send(server, DropReplicas(*zip(*some, strict=True)))
         self._state.drops.clear()
 
     def check(self) -> None:
@@ -126,5 +129,7 @@ class RemoteObjects:
         for record in remote:
             assert record.segment is None and not (record.in_memory or record.ticket or record.pins)
             assert bool(record.fetching_from) == bool(record.waiting)
+        awaited = {name for name, record in state.objects.items() if record.fetching_from}
+        assert awaited <= self._requested.keys()
         for record in state.objects.values():
             assert not record.fetching_from or record.fetching_from in state.replica_servers[record.host]

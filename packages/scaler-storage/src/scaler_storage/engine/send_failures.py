@@ -23,7 +23,6 @@ from scaler_protocol.storage import (
 )
 from scaler_storage.engine.reading import Reading
 from scaler_storage.engine.state import StorageState
-from scaler_storage.engine.writing import Writing
 
 AGAIN_SECONDS: Final = 1.0
 """Delay, in seconds, before an answer without content is sent again."""
@@ -34,8 +33,8 @@ _ERROR: Final = describe(_LOST).decode()
 class SendFailures:
     """Undoes or answers the requests behind messages that were not sent."""
 
-    def __init__(self, state: StorageState, writing: Writing, reading: Reading) -> None:
-        self._state, self._writing, self._reading = state, writing, reading
+    def __init__(self, state: StorageState, reading: Reading) -> None:
+        self._state, self._reading = state, reading
         self._pending: deque[tuple[float, bytes, Message]] = deque()
         """Answers to send again, as (time, peer, answer), the earliest first."""
         self._handlers: dict[type[Any], Callable[[bytes, Any], Message | None]] = {
@@ -70,7 +69,7 @@ class SendFailures:
 
     def _allocated(self, peer: bytes, unsent: ObjectAllocated) -> Message:
         if unsent.segment:
-            self._writing.drop_upload(peer, self._state.peers[peer], unsent.object)
+            self._state.drop_upload(peer, unsent.object)
         return ObjectAllocated(unsent.object, request=unsent.request, error=_ERROR)
 
     def _mapped(self, peer: bytes, unsent: ObjectMapped) -> Message:

@@ -16,10 +16,10 @@ from scaler_protocol.storage import (
 )
 from scaler_storage.engine.dropped_copies import ANY_VERSION
 from scaler_storage.engine.fullness import Fullness
-from scaler_storage.engine.pool import SegmentPool
 from scaler_storage.engine.reading import Reading
-from scaler_storage.engine.records import LoadObject, ObjectRecord, PeerRecord, SessionObjects, UploadRecord
+from scaler_storage.engine.records import LoadObject, ObjectRecord, PeerRecord, SessionObjects
 from scaler_storage.engine.state import StorageState, require_local
+from scaler_storage.engine.uploads import SLOWEST, UploadRecord
 
 
 class Writing:
@@ -51,7 +51,7 @@ class Writing:
     def allocate(self, peer: bytes, event: AllocateObject) -> None:
         """Answer with a segment or an error, or queue the request for room."""
         record, name = self._state.peers[peer], event.object
-        self.drop_upload(peer, record, name)
+        self._state.drop_upload(peer, name)
         segment = ""
         try:
             require_local(record, event)
@@ -71,13 +71,9 @@ class Writing:
         """Answer a write with an error, and drop the upload."""
         if isinstance(refusal, StorageFullError):
             self.fullness.refused(str(refusal), self._state.now)
-        self.drop_upload(peer, self._state.peers[peer], event.object)
+        self._state.drop_upload(peer, event.object)
         self._state.refused += 1
-        stored = self._state.objects.get(event.object)
-        version = event.version if isinstance(event, PutObject) else 0
-        if stored is not None and (stored.fetching_from, stored.version) == (peer, version):
-            stored.fetching_from = b""
-            self._state.refuse_readers(stored, refusal)
+        self._state.fail_fetch(peer, event.object, event.version if isinstance(event, PutObject) else 0, refusal)
         kind = ObjectStored if isinstance(event, PutObject) else ObjectAllocated
         self._state.send(peer, kind(event.object, request=event.request, error=describe(refusal).decode()))
 
@@ -91,11 +87,10 @@ class Writing:
                 raise ObjectRefusedError(f"object {name} has no segment {event.segment!r} allocated to this peer")
             # Another writer may have completed an object of this id meanwhile.
             self._check(record, event.object, upload.size, upload.session)
-            self._count_arriving(upload, -1)
-            upload.allocated = False
+            self._state.seal_upload(upload)
             version = self._complete(peer, record, event.object, upload)
         except ObjectRefusedError as refusal:
-            self.drop_upload(peer, record, event.object)
+            self._state.drop_upload(peer, event.object)
             self._state.refused += 1
             error = describe(refusal).decode()
         self._state.send(peer, ObjectStored(event.object, event.request, error, version))
@@ -144,7 +139,7 @@ class Writing:
         for name in event.objects:
             upload = state.uploads.get((peer, name))
             if upload is not None and upload.session == session:
-                self.drop_upload(peer, record, name)
+                self._state.drop_upload(peer, name)
         if self._state.queue:
             self._stop_waiting(peer, set(event.objects))
         known = entry.objects if entry is not None else set[bytes]()
@@ -192,7 +187,7 @@ class Writing:
         if stored is not None and stored.host and event.version and not event.keep:
             stored = state.use_copy(name, stored) or stored  # its host gives it up
         if stored is not None and not stored.host:
-            self.drop_upload(peer, record, name)
+            self._state.drop_upload(peer, name)
             return 0
         upload = state.uploads.get((peer, name))
         if upload is None:
@@ -216,6 +211,11 @@ class Writing:
         allocated = isinstance(event, AllocateObject)
         version = event.version if isinstance(event, PutObject) else 0
         keep = isinstance(event, PutObject) and event.keep and version > 0
+        if isinstance(event, PutObject) and event.offset and not self._state.must_queue:
+            raise ObjectRefusedError(
+                f"object {event.object.hex()}: its first part must come before the one at {event.offset:,}; or it came "
+                f"slower than {SLOWEST:,} bytes a second while others needed the memory"
+            )
         if keep and self._state.pager.pool.lack(event.size) and not self._state.objects[event.object].waiting:
             raise ObjectRefusedError(f"object {event.object.hex()}: there is no room for a copy")
         try:
@@ -226,10 +226,9 @@ class Writing:
             raise StorageFullError(f"object {event.object.hex()}: {full}") from full
         if segment is None:
             return None
-        upload = UploadRecord(session, event.size, segment, part_count(event.size), allocated, version, keep)
-        self._state.uploads[peer, event.object] = upload
-        record.uploads.add(event.object)
-        self._count_arriving(upload, 1)
+        missing = part_count(event.size)
+        upload = UploadRecord(session, event.size, segment, missing, self._state.now, allocated, version, keep)
+        self._state.begin_upload(peer, event.object, upload)
         if allocated and not segment.name:
             raise ObjectRefusedError(f"object {event.object.hex()} of {event.size:,} bytes is too small for a segment")
         return upload
@@ -240,10 +239,9 @@ class Writing:
         stored = state.objects.get(name)
         is_late = upload.keep and stored is not None and (name in state.copies or stored.version != upload.version)
         if stored is not None and (not stored.host or is_late):
-            self.drop_upload(peer, record, name)
+            self._state.drop_upload(peer, name)
             return 0
-        del state.uploads[peer, name]
-        record.uploads.discard(name)
+        state.end_upload(peer, name)
         if not upload.version:
             self._version += 1
         version = upload.version or self._version
@@ -283,21 +281,6 @@ class Writing:
         self._state.orphans.pop(session, None)
         self._state.orphans[session] = self._state.now + self._retention
 
-    def drop_upload(self, peer: bytes, record: PeerRecord, name: bytes) -> None:
-        """Drop this peer's upload of an object, if any."""
-        record.uploads.discard(name)
-        upload = self._state.uploads.pop((peer, name), None)
-        if upload is not None:
-            self._count_arriving(upload, -1)
-            # Its writer may not know yet, and may continue to write.
-            upload.segment.retired = upload.allocated
-            self._state.pager.pool.give(upload.segment, self._state.now)
-
-    def _count_arriving(self, upload: UploadRecord, sign: int) -> None:
-        """Count the bytes that local peers are writing: they end without more room, so waiting for them is safe."""
-        if upload.allocated:
-            self._state.pager.arriving += sign * SegmentPool.cost(upload.segment)
-
     def forget_requests(self, peer: bytes) -> None:
         """Remove the waiting writes of a lost peer."""
         self._state.queue.remove(lambda writer, event: writer == peer and not isinstance(event, LoadObject))
@@ -305,7 +288,7 @@ class Writing:
     def drop_session(self, session: int) -> None:
         """Drop all uploads of a session that ends."""
         for writer, name in [key for key, upload in self._state.uploads.items() if upload.session == session]:
-            self.drop_upload(writer, self._state.peers[writer], name)
+            self._state.drop_upload(writer, name)
 
 
 def _same(name: bytes, stored: ObjectRecord | UploadRecord, session: int, size: int) -> None:
