@@ -144,6 +144,36 @@ def test_an_agent_that_comes_back_continues(lives: Lives) -> None:
     assert driver.core._recovery.due() is None, "nobody else is awaited"
 
 
+def test_who_comes_back_is_believed_only_what_the_journal_says(lives: Lives) -> None:
+    client, agent = lives.driver.client(), lives.driver.agent()
+    ran, waits = lives.driver.submit(client, 2)
+    (run,) = lives.driver.runs(agent).values()
+    driver = lives.restart()
+    rogue = driver.agent(b"rogue", peer_incarnation=1)
+    driver.feed(rogue, messages.Reconcile(running=(ran, waits), runs=(run, run + 1)))
+    for claimed in (run, run + 1):
+        driver.done(rogue, {ran: claimed, waits: claimed + 10}, result=b"false")
+    client = again(driver, b"client", 1, wanted=(ran, waits))
+    driver.done(rogue, {ran: run, waits: run + 1}, result=b"false")
+    assert not driver.outcomes(client)
+    agent = driver.agent(peer_incarnation=1)
+    driver.feed(agent, messages.Reconcile(running=(ran,), runs=(run,)))
+    driver.done(agent, {ran: run}, result=b"true")
+    assert driver.outcomes(client) == {ran: (Status.VALUE, b"true")}
+
+
+def test_who_comes_back_too_late_has_its_outcome_taken(lives: Lives) -> None:
+    client, agent = lives.driver.client(), lives.driver.agent()
+    lives.driver.submit(client)
+    runs = lives.driver.runs(agent)
+    driver = lives.restart()
+    driver.later(driver.config.recovery_seconds)
+    agent = driver.agent(peer_incarnation=1)
+    driver.done(agent, runs, result=b"late")
+    client = again(driver, b"client", 1, wanted=tuple(runs))
+    assert driver.outcomes(client) == {task: (Status.VALUE, b"late") for task in runs}
+
+
 def test_only_the_tasks_of_a_missing_agent_wait_for_it(lives: Lives) -> None:
     client = lives.driver.client()
     lost, other = lives.driver.agent(b"lost"), lives.driver.agent(b"other")

@@ -194,11 +194,13 @@ class Recovery:
         return agent.returning and not self._state.is_own(run)
 
     def was_given(self, agent: AgentRecord, record: TaskRecord, run: int) -> bool:
-        """Whether this agent may have had this run; for runs of this incarnation that is recorded.
+        """Whether this agent may have had this run; for runs of this incarnation, and with a journal, that is recorded.
 
-        An earlier incarnation has given runs only of tasks that existed when their client came back.
+        Without, an earlier incarnation has given runs only of tasks that existed when their client came back.
         """
-        if self._state.is_own(run):
+        if self._state.assigned_before.get(record.id) == (agent.peer, run):
+            return True
+        if self._state.is_own(run) or (self._knows_all and not record.group.session.nested):
             return record.extra is not None and (run, agent.peer) in record.extra.given_up
         return agent.returning and record.id <= record.group.session.last_wanted
 
