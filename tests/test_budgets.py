@@ -26,12 +26,12 @@ from scaler_io.transport.connections import (
 from scaler_io.transport.sockets import HANDSHAKE_MS
 from scaler_protocol.handshake import INLINE_LIMIT, SESSION_CREDIT
 from scaler_protocol.limits import DEFINED
-from scaler_protocol.messages import MESSAGE_GROUPS, MESSAGE_IDS, MESSAGE_MOST
+from scaler_protocol.messages import MESSAGE_GROUPS, MESSAGE_IDS, MESSAGE_MOST, MESSAGE_NEEDS
 from scaler_scheduler.core import snapshot
 from scaler_scheduler.core.call_budgets import CALLS_LIMIT, TASK_BYTES
 from scaler_scheduler.journal.commits import BEHIND_BYTES
 from scaler_scheduler.journal.file import BALLAST_BYTES
-from scaler_storage.engine import object_budgets, readers, room_queue
+from scaler_storage.engine import object_budgets, readers, room_queue, uploads
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -49,13 +49,20 @@ BUDGETS = {
     "a connection without a handshake": [f"{HANDSHAKE_MS // 1000} s", f"{HELLO_SECONDS:g} s"],
     "messages of the scheduler": [size(KEPT_LIMIT), f"{STUCK_SECONDS:g} s", size(KEPT_MOST)],
     "parts and lists of object storage": [size(readers.PEER_BYTES), size(readers.KEY_BYTES), f"{readers.READS_MOST:,}"],
-    "parts of objects that wait": [size(room_queue.WAITING_BYTES), size(room_queue.REQUEST_BYTES)],
+    "parts of objects that wait": [
+        size(room_queue.WAITING_BYTES),
+        size(room_queue.REQUEST_BYTES),
+        size(room_queue.LEAST_BYTES),
+    ],
+    "an unfinished object": [size(uploads.SLOWEST), f"{uploads.START_SECONDS:g} s"],
+    "reads of objects": [f"{readers.READS_MOST:,}"],
     "answers to heartbeats": [size(UNREAD_LIMIT)],
     "calls of a client": [size(SESSION_CREDIT), size(CALLS_LIMIT)],
     "unfinished tasks of a client": [f"{TASK_BYTES} bytes", size(INLINE_LIMIT), "limit of the host or control group"],
     "calls, outside of graphs, of the clients of one client's key": [size(LEFT_LIMIT)],
-    "what one message to the scheduler names": [
+    "what one message to the scheduler or object storage names": [
         f"{MESSAGE_IDS:,} tasks",
+        f"{MESSAGE_NEEDS:,} inputs",
         f"{MESSAGE_GROUPS} groups",
         f"{DEFINED:,} functions",
     ],

@@ -14,7 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scaler import Client
-from scaler_protocol.errors import TaskTimeoutError
+from scaler_client.api import map as map_module
+from scaler_client.core import submit_builder
+from scaler_client.futures import argument_refs
+from scaler_client.graphs import submission
+from scaler_protocol.errors import InvalidFieldError, TaskTimeoutError
 from scaler_protocol.messages import MESSAGE_GROUPS
 from support.clusters import LocalCluster, listening_to
 from support.gates import SECONDS, Gate, wait_at
@@ -363,3 +367,25 @@ def test_a_graph_of_more_functions_than_a_message_has_groups(client: Client) -> 
     graph: dict[Any, Any] = {"0": 1}
     graph.update({str(number): (function, "0") for number, function in enumerate(functions, 1)})
     assert client.get(graph, list(graph)) == {"0": 1} | {str(n): n for n in range(1, len(graph))}
+
+
+def test_inputs_beyond_what_one_message_holds(client: Client, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (argument_refs, map_module, submission, submit_builder):
+        monkeypatch.setattr(module, "MESSAGE_NEEDS", 5)
+    leaves = [f"leaf {number}" for number in range(5)]
+    graph: dict[Any, Any] = {leaf: (add, number, 0) for number, leaf in enumerate(leaves)}
+    graph.update({f"sum {number}": (total, *leaves[number:]) for number in range(5)})
+    graph["all"] = (total, *(f"sum {number}" for number in range(5)))
+    assert client.get(graph, ["all", "sum 3"]) == {"all": 40, "sum 3": 7}
+    first = client.submit(wait_at, gate.port, 1)
+    ones = [first, *(client.submit(total, first) for _ in range(5))]
+    with pytest.raises(InvalidFieldError, match="a task has 6 futures and objects as inputs, more than 5"):
+        client.submit(sum, ones)
+    with pytest.raises(InvalidFieldError, match="a task has 6 futures and objects as inputs, more than 5"):
+        client.map(sum, [ones])
+    sums = [client.submit(sum, ones[:count]) for count in range(6)]
+    gate.arrive().let_go()
+    assert client.map(total, [sums[:count] for count in range(6)]) == [0, 0, 1, 3, 6, 10]
+    assert [each.result(SECONDS) for each in sums] == [*range(6)]
+    with pytest.raises(InvalidFieldError, match="node 'all' of the graph has 6 futures and objects as inputs"):
+        client.get({**graph, "all": (total, "leaf 0", *(f"sum {number}" for number in range(5)))}, ["all"])

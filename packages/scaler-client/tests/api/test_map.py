@@ -12,6 +12,7 @@ import pytest
 
 from scaler_client.api import map
 from scaler_client.api.client import Client
+from scaler_client.core.graph_state import GraphTasks, NodeNeed
 from scaler_client.core.records import CallBlock, CallGroup
 from scaler_client.objects.handles import StoredPayload
 from scaler_client.objects.store import ClientStorage, StorageDoor
@@ -165,3 +166,13 @@ def test_items_that_come_slowly_are_submitted_before_more_are_drawn(
 
     monkeypatch.setattr(map, "BLOCK_SECONDS", 0.0)
     assert client.map(below_one, slowly()) == [1, 2, 3, 4]
+
+
+def test_blocks_are_cut_at_bytes_and_at_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(map, "MESSAGE_LIMIT", 10)
+    monkeypatch.setattr(map, "MESSAGE_NEEDS", 3)
+    graph = GraphTasks(range(1, 5), lambda task, failed: "")
+    inputs = [NodeNeed(graph, task) for task in graph.tasks]
+    calls, needs = [b"12345", b"1", b"1", b"1234567", b"1", b"1"], {1: inputs[:3], 2: inputs[:1], 5: inputs}
+    assert list(map._pieces(calls, needs)) == [(0, 2), (2, 5), (5, 6)]
+    assert list(map._pieces(calls[:2], {})) == [(0, 2)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from scaler_client.core import submit_builder
 from scaler_client.core.core import ClientCore
 from scaler_client.core.effects import AnswerShutdown, Cleared, Connected, KeepObjects, Print, Transmit, WorkersListed
 from scaler_client.core.events import (
@@ -142,6 +143,17 @@ def test_messages_are_cut_at_functions(core: ClientCore) -> None:
     groups = [group_of(number.to_bytes(2, "big")) for number in range(MESSAGE_GROUPS + 1)]
     core.handle(CallsSubmitted([PlannedCall(number, group) for number, group in enumerate(groups)]), 0.0)
     assert [len(message.functions) for message in sent(core)] == [MESSAGE_GROUPS, 1]
+
+
+def test_messages_are_cut_at_inputs(core: ClientCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submit_builder, "MESSAGE_NEEDS", 3)
+    first = [PlannedCall(number, GROUP) for number in range(1, 5)]
+    core.handle(CallsSubmitted(first), 0.0)
+    sent(core)
+    counts = (2, 1, 1, 4, 0)
+    calls = [PlannedCall(number, GROUP, needs=tuple(first[:count])) for number, count in enumerate(counts, 10)]
+    core.handle(CallsSubmitted(calls), 0.0)
+    assert [message.tasks for message in sent(core)] == [[10, 11], [12], [13], [14]]
 
 
 def test_messages_are_cut_at_ids(core: ClientCore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from scaler_protocol.handshake import Role, ServiceKind
-from scaler_protocol.messages import MESSAGE_GROUPS, MESSAGE_IDS
+from scaler_protocol.messages import MESSAGE_GROUPS, MESSAGE_IDS, MESSAGE_NEEDS
 from scaler_protocol.monitoring import PACKED_BATCH, PACKED_TASK, EventKind
 from scaler_protocol.profiles import PROFILE
 from scaler_protocol.ranges import (
@@ -167,6 +167,8 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
     "Submit": {
         "groups": Column(Anything(), MESSAGE_GROUPS, each_fits=True),
         "tasks": _MESSAGE_IDS,
+        "dependents": Column(DEFAULTS["uint32"], MESSAGE_NEEDS, each_fits=True),
+        "needs": Column(DEFAULTS["uint64"], MESSAGE_NEEDS, each_fits=True),
         **_DEFINITIONS,
     },
     "Run": {"groups": _GROUPS, **_CODE},
@@ -235,11 +237,12 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
     "SealObject": {"object": ID, "segment": NAME},
     "MapObject": {"object": ID, "size": SIZE},
     "ObjectMapped": {"object": ID, "segment": NAME},
+    "UnpinObjects": {"pins": _MESSAGE_IDS, "inherited": _MESSAGE_IDS},
     "RegisterReplicaServer": {"host": Bytes(16, 64)},
     "RegisterReplica": {"object": ID, "size": SIZE, "host": Bytes(16, 64)},
-    "CopyReplicas": {"objects": _IDS},
+    "CopyReplicas": {"objects": Column(ID, MESSAGE_IDS)},
     "FetchReplica": {"object": ID, "size": SIZE},
-    "DropReplicas": {"objects": _IDS, "sizes": _SIZES},
+    "DropReplicas": {"objects": Column(ID, MESSAGE_IDS), "sizes": _SIZES},
     "MonitorStatus": {
         "address": NAME,
         "client_names": _NAMES,

@@ -31,6 +31,8 @@ MESSAGE_GROUPS: Final = 256
 """Groups of one Submit, at most: the scheduler does nothing else while it takes a message."""
 MESSAGE_IDS: Final = 2**16
 """Ids after which a sender begins another message: the scheduler takes no message about more tasks."""
+MESSAGE_NEEDS: Final = 2**17
+"""Inputs of all tasks of one Submit, at most, and so of one task."""
 
 T = TypeVar("T")
 Flags = Sequence[bool]

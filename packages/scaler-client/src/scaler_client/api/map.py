@@ -24,7 +24,7 @@ from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import StorageLostError
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.messages import MESSAGE_LIMIT, Encoding, Status
+from scaler_protocol.messages import MESSAGE_LIMIT, MESSAGE_NEEDS, Encoding, Status
 
 _NO_KEYWORDS: Final[dict[str, Any]] = {}
 FIRST_TASKS = 16
@@ -147,7 +147,7 @@ class MapSubmission:
     def _submit(self, calls: list[bytes], needs: Mapping[int, Sequence[Dependency]]) -> None:
         for stored in pending_puts(chain.from_iterable(needs.values()), *(calls if stored_positions(calls) else ())):
             wait_until_put(stored)
-        for at, end in _pieces(calls):
+        for at, end in _pieces(calls, needs):
             first = self._io.next_tasks(end - at)
             needed = {position - at: found for position, found in needs.items() if at <= position < end}
             block = CallBlock(first, self._group, calls[at:end], self._changed.set, needed)
@@ -197,17 +197,19 @@ class MapSubmission:
             self._io.cancel(tasks)
 
 
-def _pieces(calls: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+def _pieces(calls: Sequence[bytes], needs: Mapping[int, Sequence[Dependency]]) -> Iterator[tuple[int, int]]:
     """Split calls into ranges that fit into one message each."""
-    if sum(map(len, calls)) <= MESSAGE_LIMIT:
+    if sum(map(len, calls)) <= MESSAGE_LIMIT and sum(map(len, needs.values())) <= MESSAGE_NEEDS:
         yield 0, len(calls)
         return
-    at = size = 0
+    at = size = inputs = 0
     for position, call in enumerate(calls):
-        if size + len(call) > MESSAGE_LIMIT and position > at:
+        found = len(needs.get(position, ()))
+        if (size + len(call) > MESSAGE_LIMIT or inputs + found > MESSAGE_NEEDS) and position > at:
             yield at, position
-            at, size = position, 0
+            at, size, inputs = position, 0, 0
         size += len(call)
+        inputs += found
     yield at, len(calls)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from scaler_client.core.graph_state import GraphPiece
 from scaler_client.core.records import CallBlock, CallGroup, Dependency, FunctionBody, OutstandingCall, WaitingCall
 from scaler_client.objects.handles import StoredPayload, pending_puts, stored_positions
-from scaler_protocol.messages import MESSAGE_GROUPS, Functions, Inputs, Message, Reconcile, Submit
+from scaler_protocol.messages import MESSAGE_GROUPS, MESSAGE_NEEDS, Functions, Inputs, Message, Reconcile, Submit
 from scaler_protocol.payloads import Payloads
 
 
@@ -57,7 +57,8 @@ class SubmitBuilder:
                 break
             count = len(block.calls) if block else 1
             weight = call._weight * count
-            if (size + weight > room or count > left) and tasks:
+            needs = sum(map(len, call.needs.values())) if isinstance(call, CallBlock) else len(call._needs)
+            if (size + weight > room or count > left or len(self.needs) + needs > MESSAGE_NEEDS) and tasks:
                 break
             waiting.popleft()
             if isinstance(call, CallBlock):

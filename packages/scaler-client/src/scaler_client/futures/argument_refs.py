@@ -13,6 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from scaler_client.objects.handles import StoredPayload
+from scaler_protocol.errors import InvalidFieldError
+from scaler_protocol.messages import MESSAGE_NEEDS
 
 if TYPE_CHECKING:
     from scaler_client.core.records import Dependency, Dump, Outcome
@@ -76,7 +78,9 @@ class Collector:
 
     @property
     def found(self) -> list[Dependency]:
-        """The dependencies, without duplicates."""
+        """The dependencies, without duplicates; raises InvalidFieldError if they are too many for a task."""
+        if len(self._found) > MESSAGE_NEEDS:
+            raise too_many_inputs("a task", len(self._found))
         return list(self._found)
 
     def add(self, need: Dependency) -> None:
@@ -95,6 +99,14 @@ class Collector:
         """Add this object, which must outlive the call; returns its reference."""
         self.add(payload.object)
         return payload.object.reference
+
+
+def too_many_inputs(what: str, count: int) -> InvalidFieldError:
+    """The error for a task with so many inputs."""
+    return InvalidFieldError(
+        f"{what} has {count:,} futures and objects as inputs, more than {MESSAGE_NEEDS:,}: have several tasks combine "
+        "them, and another one their results"
+    )
 
 
 def collector(what: str = "a ScalerFuture") -> Collector:

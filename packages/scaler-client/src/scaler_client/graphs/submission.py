@@ -12,7 +12,7 @@ from scaler_client.calls.object_reference import ObjectReference
 from scaler_client.calls.part_encoding import future_part, object_part
 from scaler_client.core.graph_state import GraphPiece, GraphTasks
 from scaler_client.core.records import CallGroup, Dependency
-from scaler_client.futures.argument_refs import Collector, collector
+from scaler_client.futures.argument_refs import Collector, collector, too_many_inputs
 from scaler_client.futures.futures import FailedArgumentError, ScalerFuture, finished_future
 from scaler_client.graphs.planner import DataNode, GraphPlan, NodeInput, format_path, gc_paused
 from scaler_client.objects.handles import StoredPayload, pending_puts
@@ -22,7 +22,7 @@ from scaler_client.runtime.io_thread import IoThread
 from scaler_client.task_context import load_object
 from scaler_protocol.buffers import Payload
 from scaler_protocol.handshake import INLINE_LIMIT
-from scaler_protocol.messages import MESSAGE_GROUPS, MESSAGE_LIMIT, MESSAGE_TASKS, Group
+from scaler_protocol.messages import MESSAGE_GROUPS, MESSAGE_LIMIT, MESSAGE_NEEDS, MESSAGE_TASKS, Group
 from scaler_protocol.ranges import shown
 from scaler_protocol.serializer import join_parts, split_parts
 
@@ -143,17 +143,25 @@ class GraphSubmission:
         """Serialize as many calls as one message holds; returns their dependencies on other tasks and objects, too."""
         calls: list[bytes] = []
         others: dict[int, Sequence[Dependency]] = {}
-        size, shapes, written = 0, self._plan.shapes, self._shapes
-        for given in self._plan.arguments[start:end]:
+        size, inputs, shapes, written = 0, 0, self._plan.shapes, self._shapes
+        for position in range(start, end):
+            given, own = self._plan.arguments[position], len(self._plan.needs[position])
+            if calls and inputs + own > MESSAGE_NEEDS:
+                break
             if given is shapes.get(count := len(given)) and (shape := written.get(count)) is not None:
-                calls.append(shape)
-                size += len(shape)
+                call = shape
             else:
-                call, found = self._write(start + len(calls))
+                call, found = self._write(position)
+                own += len(found)
+                if calls and inputs + own > MESSAGE_NEEDS:
+                    break  # it is written again for the next message
                 if found:
                     others[len(calls)] = found
-                calls.append(call)
-                size += len(call)
+            if own > MESSAGE_NEEDS:
+                raise too_many_inputs(f"node {shown(self._plan.keys[position])} of the graph", own)
+            calls.append(call)
+            size += len(call)
+            inputs += own
             if size >= MESSAGE_LIMIT:
                 break
         return calls, others
