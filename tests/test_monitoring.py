@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import math
 import os
 import pty
 import re
 import select
 import signal
+import socket
 import stat
 import struct
 import subprocess
@@ -204,6 +206,35 @@ def test_why_a_task_waits_runs_and_ended(monitor: Address, user: Client, gate: G
         arrival.let_go()
     assert [future.result() for future in running] == [0, 1]
     assert "is not known" in printed("scaler_why", monitor, f"{running[0].task_id:x}", code=1)
+
+
+def test_what_tasks_print_is_shown_and_logged_with_task_worker_and_host(
+    watched: LocalCluster, monitor: Address, user: Client, gate: Gate
+) -> None:
+    port = gate.port
+
+    def talk() -> object:
+        print("how it goes")
+        logging.getLogger("mine").warning("odd: %d", 5)
+        print("no end", end="")
+        with socket.create_connection(("127.0.0.1", port)) as line:
+            line.sendall(f"{os.getpid()} talks\n".encode())
+            return len(line.recv(1))
+
+    kept = ("--output-limit-per-task", "100", "--log-format", "json")
+    options = ("-n", "1", "--per-worker-capabilities", "talks", *kept)
+    with Terminal(PROGRAMS / "scaler_cluster", *options, watched.address) as agent:
+        future = user.submit_verbose(talk, (), {}, capabilities={"talks": -1})
+        arrival = gate.arrive()
+        said = printed("scaler_why", monitor, f"{future.task_id:x}")
+        assert said.startswith("it runs on") and said.endswith("it has printed:\nhow it goes\nodd: 5\n")
+        arrival.let_go()
+        assert future.result() == 0
+        assert printed("scaler_why", monitor, f"{future.task_id:x}").endswith("\nhow it goes\nodd: 5\nno end\n")
+        line = json.loads(agent.read_until("no end"))
+        assert (line["task"], line["message"], line["stream"]) == (f"{future.task_id:x}", "no end", "stdout")
+        assert line["worker"].startswith("Worker") and line["host"] == socket.gethostname()
+        assert "odd: 5" in [json.loads(each)["message"] for each in agent.lines if '"stderr"' in each]
 
 
 def test_why_a_worker_died(listening: Listening, user: Client, tmp_path: Path) -> None:

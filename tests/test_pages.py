@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One of its own: how many tasks wait at the scheduler depends on how long such tasks took before."""
-    started = LocalCluster(tmp_path_factory.mktemp("pages") / "log", n_workers=2)
+    started = LocalCluster(tmp_path_factory.mktemp("pages") / "log", n_workers=2, output_limit_per_task="1KiB")
     yield started
     started.end()
 
@@ -296,6 +296,10 @@ def test_the_pages_of_tasks_and_functions_are_built_with_what_the_scheduler_says
     assert future.result() == 1.5
     wait_until(lambda: f"{future.task_id:x}" in read(f"{site}/tasks"), "the page shows the task")
     assert "math:sqrt" in read(f"{site}/functions")
+    printing = client.submit(print, "<b>loss</b> 0.25")
+    printing.result()
+    wait_until(lambda: "loss" in read(f"{site}/task/{printing.task_id:x}"), "the page shows what the task printed")
+    assert "<b>loss" not in read(f"{site}/task/{printing.task_id:x}"), "which is no part of the page"
 
 
 def test_an_unknown_address_is_a_page_of_ours(site: str) -> None:

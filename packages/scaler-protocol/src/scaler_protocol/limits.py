@@ -72,6 +72,8 @@ DEFINED: Final = 4096
 """Functions that one message defines in the scheduler, or asks it for."""
 KEPT_FUNCTIONS: Final = 4096
 """The scheduler assumes that an agent has the last 4,096 functions that it was sent; the agent requests others."""
+OUTPUT_BYTES: Final = 64 * 1024
+"""Bytes of what a task prints that are kept for monitors, at most."""
 WORKER_BYTES: Final = 32 * 1024 * 1024
 """The least memory limit of a worker: it uses about 20 MiB before it has a task."""
 WORKERS: Final = Whole(0, 2**16 - 1)
@@ -181,7 +183,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
     "Blocked": {"runs": _MESSAGE_IDS},
     "Reconcile": {"running": _MESSAGE_IDS, "wanted": _MESSAGE_IDS, "finished": _MESSAGE_IDS},
     "Inputs": {"tasks": _MESSAGE_IDS, "statuses": _STATUSES},
-    "Output": {"tasks": _MESSAGE_IDS, "streams": Column(AnyOf(frozenset({1, 2})), ENTRIES)},
+    "Output": {"tasks": _MESSAGE_IDS, "streams": Column(Whole(1, 4), ENTRIES)},
     "AgentStatus": {
         "cpu": Real(0.0, 1e9),
         "load": Real(0.0, 1e9),

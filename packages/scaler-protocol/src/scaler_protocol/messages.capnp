@@ -398,6 +398,10 @@ struct TaskEvents {
   textNumbers @15 :List(UInt64);
   textKinds @16 :List(UInt8);
   textSubjects @17 :List(Text);
+  printedNumbers @18 :List(UInt64);
+  printedTasks @19 :List(UInt64);
+  printedAttempts @20 :List(UInt32);
+  printed @21 :List(Text);
 }
 struct AskWhy {
   task @0 :UInt64;
@@ -432,6 +436,10 @@ struct MonitorHistory {
   figureCpus @22 :List(Float64);
   figureRsses @23 :List(UInt64);
   eventSubjects @24 :List(Text);
+  printedNumbers @25 :List(UInt64);
+  printedTasks @26 :List(UInt64);
+  printedAttempts @27 :List(UInt32);
+  printed @28 :List(Text);
 }
 struct NeedStorageStatus {}
 struct StorageStatus {

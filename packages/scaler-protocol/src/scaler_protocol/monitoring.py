@@ -216,8 +216,8 @@ class TaskEvents:
 
     A batch is a step, its subject, a time and so many tasks: `batches` holds one PACKED_BATCH for each. `tasks` holds
     the packed ids of all batches one behind the other; `statuses` (one byte each) and `profiles` those of the ENDED
-    ones. The `group_…` columns describe groups before a batch names them. The numbers of texts grow while the scheduler
-    runs.
+    ones. The `group_…` columns describe groups before a batch names them. The numbers of texts, and of what tasks have
+    printed, grow while the scheduler runs.
     """
 
     COLUMNS: ClassVar = (
@@ -230,6 +230,7 @@ class TaskEvents:
             "group_runtimes",
         ),
         ("text_numbers", "text_times", "text_levels", "text_kinds", "text_tasks", "text_subjects", "texts"),
+        ("printed_numbers", "printed_tasks", "printed_attempts", "printed"),
     )
 
     group_numbers: Sequence[int] = ()
@@ -250,13 +251,18 @@ class TaskEvents:
     text_tasks: Sequence[int] = ()
     text_subjects: Sequence[str] = ()
     texts: Sequence[str] = ()
+    printed_numbers: Sequence[int] = ()
+    printed_tasks: Sequence[int] = ()
+    printed_attempts: Sequence[int] = ()
+    printed: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class MonitorHistory:
     """What the scheduler remembers for monitors that subscribe late; times are seconds since 1970.
 
-    The last failures with their errors, the last events of each kind, and figures of the last ten minutes. Failures and
+    The last failures with their errors, the last events of each kind, what tasks printed last, and figures of the last
+    ten minutes. Failures and
     events have the numbers that they had as texts of TaskEvents. `failure_profiles` holds one packed profile for each.
     """
 
@@ -272,6 +278,7 @@ class MonitorHistory:
             "figure_times", "figure_ended", "figure_waiting", "figure_assigned", "figure_running", "figure_cpus",
             "figure_rsses",
         ),
+        ("printed_numbers", "printed_tasks", "printed_attempts", "printed"),
     )  # fmt: skip
 
     failure_numbers: Sequence[int] = ()
@@ -299,6 +306,10 @@ class MonitorHistory:
     figure_running: Sequence[int] = ()
     figure_cpus: Sequence[float] = ()
     figure_rsses: Sequence[int] = ()
+    printed_numbers: Sequence[int] = ()
+    printed_tasks: Sequence[int] = ()
+    printed_attempts: Sequence[int] = ()
+    printed: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

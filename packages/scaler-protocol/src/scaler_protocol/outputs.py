@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+KEPT: Final = 2
+"""Added to a stream in Output (1 stdout, 2 stderr): the scheduler keeps the text for monitors; no client gets it."""
+
 
 class StreamOutput:
     """Where a task's stdout and stderr go."""

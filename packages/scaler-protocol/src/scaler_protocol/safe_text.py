@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from scaler_protocol.monitoring import MonitorMessage
 
 M = TypeVar("M", bound=MonitorMessage)
-_LONG = frozenset({"texts", "failures", "events"})
-"""Columns with tracebacks, which have several lines."""
+_LONG = frozenset({"texts", "failures", "events", "printed"})
+"""Columns with tracebacks and output, which have several lines."""
 
 
 def escaped(text: str) -> str:

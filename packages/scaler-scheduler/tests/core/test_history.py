@@ -6,9 +6,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from scaler_protocol.codec import decode, encode
-from scaler_protocol.messages import AgentStatus
-from scaler_protocol.monitoring import MonitorHistory
-from scaler_scheduler.core.history import FIGURE_SECONDS, SharedRing
+from scaler_protocol.limits import OUTPUT_BYTES
+from scaler_protocol.messages import AgentStatus, Output
+from scaler_protocol.monitoring import MonitorHistory, TaskEvents
+from scaler_protocol.outputs import KEPT
+from scaler_protocol.payloads import Payloads
+from scaler_scheduler.core.history import FIGURE_SECONDS, PRINTED_BYTES, SharedRing
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
@@ -43,5 +46,55 @@ def test_figures_can_be_sent_whatever_agents_report(driver: SchedulerDriver) -> 
     columns |= dict.fromkeys(("pids", "states", "runs", "queues"), zeros)
     driver.feed(agent, AgentStatus(**columns))  # type: ignore[arg-type]
     driver.later(FIGURE_SECONDS)
-    written = decode([bytes(frame) for frame in encode(driver.core.state.event_log.history.message(0.0))])
-    assert isinstance(written, MonitorHistory) and written.figure_rsses[-1] == most
+    assert decoded(driver.core.state.event_log.history.message(0.0)).figure_rsses[-1] == most
+
+
+def decoded(message: MonitorHistory) -> MonitorHistory:
+    read = decode([bytes(frame) for frame in encode(message)])
+    assert isinstance(read, MonitorHistory)
+    return read
+
+
+def printing(driver: SchedulerDriver, agent: bytes, texts: dict[int, list[bytes]], stream: int = KEPT + 1) -> None:
+    for task, said in texts.items():
+        driver.feed(agent, Output([task] * len(said), [stream] * len(said), Payloads(said)))
+
+
+def told(message: MonitorHistory | TaskEvents | None) -> list[tuple[int, int, str]]:
+    assert message is not None
+    return list(zip(message.printed_tasks, message.printed_attempts, message.printed, strict=True))
+
+
+def test_what_tasks_print_is_kept_for_monitors_and_sent_to_no_client(make_driver: type[SchedulerDriver]) -> None:
+    driver = make_driver()
+    event_log = driver.core.state.event_log
+    client, agent = driver.client(), driver.agent()
+    (task,) = driver.submit(client)
+    driver.runs(agent)
+    printing(driver, agent, {task: [b"one\n", b"\xff"], task + 7: [b"a task that is not known"]})
+    printing(driver, driver.agent(b"other"), {task: [b"of another agent"]})
+    expected = [(task, 1, "one\n"), (task, 1, "\ufffd")]
+    assert told(event_log.history.message(0.0)) == expected
+    assert event_log.take(0.0) is None and driver.take(client, Output) == []
+    event_log.start([], [])
+    printing(driver, agent, {task: [b"two\n"]})
+    assert told(event_log.take(0.0)) == [(task, 1, "two\n")] and event_log.take(0.0) is None
+    printing(driver, agent, {task: [b"to the client"]}, stream=1)
+    assert [list(message.streams) for message in driver.take(client, Output)] == [[1]]
+    assert told(event_log.history.message(0.0)) == [*expected, (task, 1, "two\n")]
+
+
+def test_output_is_bounded_by_run_and_in_all(make_driver: type[SchedulerDriver]) -> None:
+    """Also of an agent that ignores the limit of a run."""
+    driver = make_driver()
+    client, agent = driver.client(), driver.agent(workers=300)
+    tasks = driver.submit(client, 300)
+    driver.runs(agent)
+    for _ in range(30):
+        printing(driver, agent, {task: [b"x" * 4000] for task in tasks})
+    history = driver.core.state.event_log.history
+    kept = told(history.message(0.0))
+    assert sum(len(text) for _, _, text in kept) < PRINTED_BYTES
+    assert max(Counter(task for task, _, _ in kept).values()) * 4000 <= OUTPUT_BYTES + 4096
+    assert len(history.printed_bytes) == len(tasks)
+    assert len(told(decoded(history.message(0.0)))) == len(kept)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scaler_protocol.monitoring import TaskEvents, TaskStep
-from scaler_ui.model.reasons import why
+from scaler_protocol.monitoring import MonitorHistory, TaskEvents, TaskStep
+from scaler_ui.model.model import PRINTED_CHARACTERS
+from scaler_ui.model.reasons import printed, why
 from scaler_ui.terminal.why import task_id
 
 if TYPE_CHECKING:
@@ -114,3 +116,27 @@ def test_a_task_id_is_hexadecimal(text: str) -> None:
     with pytest.raises(ValueError, match="is not a task id"):
         task_id(text)
     assert task_id("3f9a6c0e00000001") == 0x3F9A6C0E00000001
+
+
+def test_what_a_task_has_printed_is_heard_once(publications: Publications) -> None:
+    columns: dict[str, Any] = {
+        "printed_numbers": (1, 2, 3),
+        "printed_tasks": (5, 6, 5),
+        "printed_attempts": (1, 1, 2),
+        "printed": ("one\ntwo", "other", "three"),
+    }
+    model = publications.model_of(publications.status(1), MonitorHistory(**columns))
+    model.take(TaskEvents(**columns), 0.0)
+    assert printed(model, 5) == "one\ntwo\n--- attempt 2\nthree" and printed(model, 6) == "other"
+    assert printed(model, 7) == ""
+    model.take(replace(publications.status(1), incarnation=99), 1.0)
+    model.take(TaskEvents(**{name: column[:1] for name, column in columns.items()}), 1.0)
+    assert printed(model, 5).endswith("three\n--- attempt 1\none\ntwo"), "another scheduler counts from 1"
+
+
+def test_what_tasks_have_printed_is_bounded(publications: Publications) -> None:
+    model = publications.model_of(publications.status(1))
+    for number in range(1, 5):
+        one: dict[str, Any] = dict.fromkeys(("printed_numbers", "printed_tasks", "printed_attempts"), (number,))
+        model.take(TaskEvents(**one, printed=("x" * (PRINTED_CHARACTERS // 2),)), 0.0)
+    assert list(model.printed) == [3, 4]

@@ -22,7 +22,7 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.capabilities import parse_capabilities
 from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.limits import QUEUE_SIZE, WORKER_BYTES, WORKER_NAME
+from scaler_protocol.limits import OUTPUT_BYTES, QUEUE_SIZE, WORKER_BYTES, WORKER_NAME
 
 WORKERS_LIMIT: Final = 4096
 THREADS_LIMIT: Final = 1024
@@ -36,6 +36,14 @@ def environment_variable(text: str) -> tuple[str, str]:
     if not equals or re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) is None:
         raise ValueError(f"{text!r} is not NAME=VALUE, with a name of letters, digits and underscores")
     return name, value
+
+
+def output_size(text: str) -> int:
+    """Parse how many bytes of a task's output are kept; raises ValueError."""
+    number = byte_count()(text)
+    if number > OUTPUT_BYTES:
+        raise ValueError(f"{text} is more than is kept of a task, {OUTPUT_BYTES >> 10}KiB")
+    return number
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,10 @@ class WorkerConfig:
     """The directory of the cluster's keys; empty if connections use none."""
     environment: tuple[tuple[str, str], ...] = ()
     """Environment variables, by name."""
+    output_limit: int = 0
+    """Bytes of what a task prints that monitors are shown."""
+    json_output: bool = False
+    """Whether what tasks print is written as JSON, a line each, as logs are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +89,7 @@ class ClusterConfig(ServiceOptions):
     trim_memory_threshold_bytes: int
     memory_limit_per_worker: int
     threads_per_worker: int | None
+    output_limit_per_task: int
     env: tuple[tuple[str, str], ...]
     preload: str | None
     worker_manager_id: str
@@ -199,6 +212,14 @@ COMMAND: Final = Command(
             " 0 leaves it to them; 1 if left out, unless the environment says",
             whole_number(0, THREADS_LIMIT),
             default=None,
+        ),
+        Option(
+            ("--output-limit-per-task", "-olt"),
+            f"show so much of what a task prints on its page, and in scaler_why: at most {OUTPUT_BYTES >> 10}KiB;"
+            " 0 is nothing",
+            output_size,
+            default=0,
+            metavar="BYTES",
         ),
         Option(
             ("--env",),

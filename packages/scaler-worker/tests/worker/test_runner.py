@@ -31,7 +31,7 @@ from scaler_protocol.errors import (
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.ids import function_id, named_function_id
 from scaler_protocol.messages import Encoding, Status
-from scaler_protocol.outputs import StreamOutput
+from scaler_protocol.outputs import KEPT, StreamOutput
 from scaler_protocol.profiles import PROFILE
 from scaler_protocol.serializer import Serializer, join_parts
 from scaler_protocol.tracebacks import traceback_text
@@ -50,6 +50,7 @@ from scaler_worker.ipc.frames import (
 from scaler_worker.ipc.inputs import Input, join_inputs
 from scaler_worker.worker.coroutines import run_coroutine
 from scaler_worker.worker.invoke import dump_value, load_invoker
+from scaler_worker.worker.kept_output import KeptOutput
 from scaler_worker.worker.ordered_replies import OrderedReplies
 from scaler_worker.worker.output import CapturedOutput
 from scaler_worker.worker.preload import Preload, PreloadError
@@ -110,7 +111,11 @@ class Bench:
         capture: Any = lambda send: contextlib.nullcontext(),
         damage: Callable[[], str] = str,
         may_have_changed: Callable[[], bool] = bool,
+        output_limit: int = 0,
     ) -> None:
+        self.output = KeptOutput(
+            output_limit, "w", "vm", lambda: self.core.run_and_task, lambda *said: self.core.write_output(*said)
+        )
         self.word = memoryview(bytearray(24)).cast("Q")
         self.written: list[Any] = []
         self.ticks = count(step=1_000_000)
@@ -130,6 +135,7 @@ class Bench:
             damage=damage,
             may_have_changed=may_have_changed,
             store=store,
+            output=self.output,
         )
 
     def define(self, handle: int, function: Any, encoding: int = Encoding.PICKLE, stream_output: int = 0) -> None:
@@ -388,6 +394,23 @@ def test_output_comes_before_the_result() -> None:
     bench.run(1, (10, 1, call()))
     assert bench.written[0] == OutputWritten(10, 1, b"hello\n")
     assert isinstance(bench.written[1], RunsEnded)
+
+
+def test_kept_output_comes_before_the_result_whoever_else_reads_it(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bench = Bench(capture=CapturedOutput, output_limit=100)
+    monkeypatch.setattr("sys.stdout", bench.output.stream(1))
+    bench.define(1, lambda: print("hello", end=""))
+    bench.define(2, lambda: print("hello"), stream_output=StreamOutput.PLAIN)
+    bench.define(3, lambda: None)
+    for run, handle in ((10, 1), (11, 2), (12, 3)):
+        bench.run(run, (run, handle, call()))
+    kept = [OutputWritten(10, 1 + KEPT, b"hello")], [OutputWritten(11, 1, b"hello\n"), OutputWritten(11, 3, b"hello\n")]
+    ended = [position for position, event in enumerate(bench.written) if isinstance(event, RunsEnded)]
+    assert ended == [1, 4, 5]
+    assert (bench.written[:1], bench.written[2:4]) == kept
+    assert capfd.readouterr().out == "hello", "what the client reads is not printed here"
 
 
 def test_lines_of_output_behind_task_and_worker() -> None:

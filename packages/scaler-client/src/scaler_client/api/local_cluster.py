@@ -61,6 +61,8 @@ class SchedulerClusterCombo:
             and elsewhere `"4GB"` and `"512MiB"` are numbers of bytes, too.
         threads_per_worker: threads of OpenMP and BLAS libraries in each worker, 0 to leave it to them; None for one,
             or what the environment says (`OMP_NUM_THREADS`, …).
+        output_limit_per_task: bytes of what a task prints that are shown on its page and by `scaler_why`, at most
+            64 KiB; 0 for none.
         per_worker_task_queue_size, per_worker_queue_size: tasks that a worker holds at most.
         protected: whether `Client.shutdown` is refused.
         event_loop: `"builtin"` or `"uvloop"`.
@@ -126,6 +128,7 @@ class SchedulerClusterCombo:
         spill_limit: int | str | None = None,
         memory_limit_per_worker: int | str = 0,
         threads_per_worker: int | None = None,
+        output_limit_per_task: int | str = 0,
         journal: str | os.PathLike[str] | None = None,
         journal_sync: str = "normal",
     ) -> None:

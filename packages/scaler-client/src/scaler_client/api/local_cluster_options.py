@@ -18,7 +18,7 @@ from scaler_protocol.byte_counts import parse_bytes
 from scaler_protocol.capabilities import capabilities
 from scaler_protocol.errors import AddressError, CapabilityError
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.limits import QUEUE_SIZE, SECONDS, SIZE, WORKER_BYTES
+from scaler_protocol.limits import OUTPUT_BYTES, QUEUE_SIZE, SECONDS, SIZE, WORKER_BYTES
 from scaler_protocol.ranges import Text, Whole, shown
 
 WORKERS: Final = Whole(0, 4096)
@@ -51,6 +51,7 @@ _CLUSTER_OPTIONS = (
     "trim_memory_threshold_bytes",
     "memory_limit_per_worker",
     "threads_per_worker",
+    "output_limit_per_task",
     "preload",
     "event_loop",
 )
@@ -90,6 +91,7 @@ class LocalClusterConfig:
     trim_memory_threshold_bytes: int
     memory_limit_per_worker: int
     threads_per_worker: int | None
+    output_limit_per_task: int
     per_worker_task_queue_size: int
     per_worker_queue_size: int | None
     protected: bool
@@ -303,6 +305,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "trim_memory_threshold_bytes": _bytes(SIZE),
     "memory_limit_per_worker": _memory_limit,
     "threads_per_worker": _whole(Whole(0, 1024)),
+    "output_limit_per_task": _bytes(Whole(0, OUTPUT_BYTES)),
     "per_worker_task_queue_size": _whole(Whole(1, QUEUE_SIZE.most)),
     "per_worker_queue_size": _whole(Whole(1, QUEUE_SIZE.most)),
     "protected": flag,

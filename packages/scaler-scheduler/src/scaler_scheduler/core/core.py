@@ -35,6 +35,7 @@ from scaler_protocol.handshake import Goodbye, Hello, Refused, Role, Welcome
 from scaler_protocol.ids import session_of
 from scaler_protocol.monitoring import EventKind, MonitorHistory, MonitorStatus, TaskEvents
 from scaler_protocol.operations import AskWhy, Drain, Dump, Reasons, Resized
+from scaler_protocol.outputs import KEPT
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.sessions import ConfirmTasks, EndSession, LabelTask, ListTasks
 from scaler_protocol.storage import DeleteObjects
@@ -467,12 +468,16 @@ class SchedulerCore:
             self.state.delete_objects(session, event.objects)
 
     def _output(self, peer: bytes, event: messages.Output, now: float) -> None:
-        """Forward lines of the agent's tasks to their clients; output of nested tasks goes to the root session."""
+        """Keep or forward lines of the agent's tasks to their clients; those of nested tasks go to the root session."""
         agent = self._agent(peer)
         by_owner: dict[bytes, list[int]] = {}
         for position, task in enumerate(event.tasks):
             record = self.state.find(task)
-            if record is not None and record.agent is agent:
+            if record is None or record.agent is not agent:
+                continue
+            if event.streams[position] > KEPT:
+                self.state.event_log.add_output(record, event.texts[position])
+            else:
                 by_owner.setdefault(record.group.lane.session.peer, []).append(position)
         for owner, positions in by_owner.items():
             self.state.send(

@@ -17,7 +17,7 @@ from scaler_protocol.limits import shortened
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import PACKED_BATCH, EventKind, TaskEvents, TaskStep
 from scaler_scheduler.core.durations import Durations
-from scaler_scheduler.core.history import TEXT, Event, History
+from scaler_scheduler.core.history import TEXT, Event, History, PrintedText, printed_columns
 from scaler_scheduler.core.records import ASSIGNED, HELD, WAITING, AgentRecord, GroupRecord, Outcome, TaskRecord
 from scaler_scheduler.requirements import describe_runtime
 
@@ -52,7 +52,7 @@ class EventLog:
         self.wait_durations = Durations()
         self.history = History()
         self._numbers = count(1)
-        self._texts_said = 0
+        self._texts_said = self._printed_texts = 0
         self._snapshot = 0
         self._clear()
 
@@ -63,6 +63,7 @@ class EventLog:
         self._statuses = bytearray()
         self._profiles = bytearray()
         self._texts: list[Event] = []
+        self._printed: list[PrintedText] = []
 
     @property
     def unfinished(self) -> int:
@@ -124,6 +125,13 @@ class EventLog:
         if self.listening:
             level = logging.ERROR if failure.status == Status.RAISED else logging.WARNING
             self._tell(Event(failure.number, self.now, level, EventKind.FAILURE, task.id, "", failure.read()))
+
+    def add_output(self, task: TaskRecord, text: bytes) -> None:
+        """Keep what a task has printed."""
+        self._printed_texts += 1
+        printed = self.history.add_printed(self._printed_texts, task, text)
+        if self.listening and printed is not None and len(self._printed) < TEXTS:
+            self._printed.append(printed)
 
     def _tell(self, event: Event) -> None:
         if self.listening and len(self._texts) < TEXTS:
@@ -187,7 +195,7 @@ class EventLog:
 
     def take(self, since: float) -> TaskEvents | None:
         """Events since the last call, or None. `since` is the Unix time, in seconds, at which `now` was 0."""
-        if not (self._batches or self._texts or self._groups):
+        if not (self._batches or self._texts or self._groups or self._printed):
             return None
         groups = self._groups
         if sys.byteorder == "big":
@@ -214,6 +222,7 @@ class EventLog:
             text_tasks=[event.task for event in texts],
             text_subjects=[event.subject for event in texts],
             texts=[event.text for event in texts],
+            **printed_columns(self._printed),
         )
         self._clear()
         return events

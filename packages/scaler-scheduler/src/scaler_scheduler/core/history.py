@@ -6,15 +6,15 @@ It is kept without monitors, too, so an entry costs an append: the traceback of 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import field
 from heapq import merge
 from operator import itemgetter
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from scaler_protocol.errors import restore
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.limits import NAME, shortened
+from scaler_protocol.limits import NAME, OUTPUT_BYTES, shortened
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import MonitorHistory
 from scaler_protocol.ranges import Text
@@ -26,6 +26,10 @@ ENTRIES: Final = 1000
 """Most failures, and most events."""
 FAILURE_BYTES: Final = 4 * 2**20
 EVENT_BYTES: Final = 2**19
+PRINTED: Final = 5000
+"""Most texts that tasks have printed."""
+PRINTED_BYTES: Final = 4 * 2**20
+PRINTED_TEXT: Final = Text(4096)
 FIGURE_SECONDS: Final = 5.0
 """Least time between two figures."""
 FIGURES: Final = 120
@@ -123,6 +127,26 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class PrintedText:
+    """What a task has printed at once, in one of its runs."""
+
+    number: int
+    task: int
+    attempt: int
+    text: str
+
+
+def printed_columns(printed: Sequence[PrintedText]) -> dict[str, Any]:
+    """The columns of messages to monitors with what tasks have printed."""
+    return {
+        "printed_numbers": [each.number for each in printed],
+        "printed_tasks": [each.task for each in printed],
+        "printed_attempts": [each.attempt for each in printed],
+        "printed": [each.text for each in printed],
+    }
+
+
+@dataclass(frozen=True, slots=True)
 class PastFigures:
     """Tasks that had ended, tasks then by where they were, cores and bytes of all workers."""
 
@@ -141,6 +165,9 @@ class History:
 
     failures: SharedRing[Failure] = field(default_factory=lambda: SharedRing(ENTRIES, FAILURE_BYTES))
     events: SharedRing[Event] = field(default_factory=lambda: SharedRing(ENTRIES, EVENT_BYTES))
+    printed: SharedRing[PrintedText] = field(default_factory=lambda: SharedRing(PRINTED, PRINTED_BYTES))
+    printed_bytes: dict[tuple[int, int], int] = field(default_factory=dict)
+    """By task and attempt, of those that printed last."""
     figures: deque[PastFigures] = field(default_factory=lambda: deque(maxlen=FIGURES))
     figures_at: float = 0.0
     """When the next figures are to be taken."""
@@ -160,6 +187,19 @@ class History:
         )  # fmt: skip
         self.failures.add(root.share, failure, _ENTRY_BYTES + len(payload) + len(failure.function))
         return failure
+
+    def add_printed(self, number: int, task: TaskRecord, text: bytes) -> PrintedText | None:
+        """Keep what a task has printed; those of the sessions of a key have an equal share together. None: too much."""
+        run = task.id, task.attempt
+        size = self.printed_bytes.pop(run, 0) + len(text)
+        self.printed_bytes[run] = size
+        if len(self.printed_bytes) > PRINTED:
+            del self.printed_bytes[next(iter(self.printed_bytes))]
+        if size > OUTPUT_BYTES + PRINTED_TEXT.most:  # a worker says in its last piece that there is more
+            return None
+        printed = PrintedText(number, *run, shortened(text.decode("utf-8", "replace"), PRINTED_TEXT))
+        self.printed.add(task.group.lane.session.share, printed, _ENTRY_BYTES + len(text))
+        return printed
 
     def take_figures(self, now: float, ended: int, waiting: int, agents: Iterable[AgentRecord]) -> None:
         """Keep figures of this moment."""
@@ -194,6 +234,7 @@ class History:
             event_tasks=[event.task for event in events],
             event_subjects=[event.subject for event in events],
             events=[event.text for event in events],
+            **printed_columns(list(self.printed)),
             figure_times=[since + each.time for each in figures],
             figure_ended=[each.ended for each in figures],
             figure_waiting=[each.waiting for each in figures],

@@ -39,6 +39,8 @@ STALE_SECONDS = 5.0
 """Seconds without a message after which the numbers are marked as old."""
 EVENTS = 2_000
 """Events of each kind, and failures, that are kept."""
+PRINTED_CHARACTERS = 32 * 2**20
+"""What tasks have printed, as far as it is kept."""
 NAMES = 20_000
 """Agents and clients whose names are known, also after they left."""
 GROUPS = 100_000
@@ -221,6 +223,9 @@ class MonitorModel:
         """By kind, in order."""
         self._heard_texts = 0
         """The number of the last text; those with greater ones are new."""
+        self.printed: dict[int, list[tuple[int, str]]] = {}
+        """What tasks have printed, by id, with the attempt; of those that printed last."""
+        self._heard_printed = self._printed_size = 0
         self._failed_rows: dict[int, int] = {}
         """Of tasks that failed in the message that is processed, by id."""
         self._beginning = False
@@ -292,7 +297,7 @@ class MonitorModel:
         since = status.at
         if self.status is not None and status.incarnation != self.status.incarnation:
             self.history.clear()  # its totals begin at zero
-            self._heard_texts = 0
+            self._heard_texts = self._heard_printed = 0
         elif self.status is not None:
             since = min(since, self.status.at)
         self.status, self.heard = status, now
@@ -347,6 +352,7 @@ class MonitorModel:
         ):  # fmt: skip
             self._say(MonitorEvent(*event))
         self._failed_rows.clear()
+        self._take_printed(events)
         if self._beginning:
             self._begun()
 
@@ -391,7 +397,19 @@ class MonitorModel:
         for event in sorted(texts, key=attrgetter("number")):
             if event.number > self._heard_texts:
                 self._say(event)
+        self._take_printed(history)
         self._add_figures(history)
+
+    def _take_printed(self, message: TaskEvents | MonitorHistory) -> None:
+        for number, task, attempt, text in zip(
+            message.printed_numbers, message.printed_tasks, message.printed_attempts, message.printed, strict=True
+        ):
+            if number > self._heard_printed:
+                self._heard_printed = number
+                self.printed.setdefault(task, []).append((attempt, text))
+                self._printed_size += len(text)
+        while self._printed_size > PRINTED_CHARACTERS and len(self.printed) > 1:
+            self._printed_size -= sum(len(text) for _, text in self.printed.pop(next(iter(self.printed))))
 
     def _add_figures(self, history: MonitorHistory) -> None:
         """Add figures of times of which this monitor has none."""

@@ -37,6 +37,18 @@ def why(model: MonitorModel, task: int, asked: Sequence[str] = ()) -> list[str]:
     return [_how_ended(model, row), *said]
 
 
+def printed(model: MonitorModel, task: int) -> str:
+    """What a task has printed, as far as it was kept; an empty text if nothing was."""
+    texts: list[str] = []
+    last = 1
+    for attempt, text in list(model.printed.get(task, ())):
+        if attempt != last:
+            texts.append(f"--- attempt {attempt}")
+            last = attempt
+        texts.append(text)
+    return "\n".join(texts)
+
+
 def is_known(model: MonitorModel, task: int) -> bool:
     """Whether the monitor knows where a task is."""
     return model.status is not None and model.tasks.find(task) is not None

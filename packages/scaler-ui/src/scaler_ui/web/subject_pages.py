@@ -15,7 +15,7 @@ from scaler_ui.listening import Listening
 from scaler_ui.model import failures, subjects, views
 from scaler_ui.model.addresses import PageRequest, read_task, read_worker
 from scaler_ui.model.findings import findings
-from scaler_ui.model.reasons import why
+from scaler_ui.model.reasons import printed, why
 from scaler_ui.model.subjects import Fact
 from scaler_ui.model.views import TablePage
 from scaler_ui.web.access import READER
@@ -25,6 +25,7 @@ from scaler_ui.web.parts import FactList, ServerTable, heading, subheading
 
 READ_ONLY = "To act, start scaler_ui with a login: --token, SCALER_UI_TOKEN or --user-header."
 RUN_AGAIN = "To run such a task again, submit it again with client.submit."
+NOT_KEPT = "Nothing that was kept: scaler_cluster --output-limit-per-task says how much is."
 REFRESH_SECONDS = 1.0
 
 
@@ -146,6 +147,17 @@ class SubjectPages:
                 self._act("Cancel this task", "cancel", lambda actions, reader: actions.cancel(task, reader))
             tell()
             ui.timer(REFRESH_SECONDS, tell, immediate=False)
+        subheading("What it has printed")
+        with ui.card().classes("panel about"):
+            text = ui.label().classes("fault code").props('data-testid="printed" tabindex=0 aria-label="output"')
+            none = ui.label(NOT_KEPT).classes("hint")
+
+            def show() -> None:
+                text.text = printed(self._model, task)
+                none.set_visibility(not text.text)
+
+            show()
+            ui.timer(REFRESH_SECONDS, show, immediate=False)
 
     def _worker_facts(self, parts: tuple[str, int]) -> list[Fact] | None:
         return subjects.worker_facts(self._model, *parts, self._listening.now)

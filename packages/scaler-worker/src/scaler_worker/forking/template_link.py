@@ -135,6 +135,8 @@ class Forking:
                 descriptors.limit(),
                 str(config.key_place() or ""),
                 worker_environment(config, os.environ),
+                config.output_limit_per_task,
+                config.log_format == "json",
             )
             lifeline = os.pipe()
             shared = SharedState.create(WORKERS_LIMIT + BLOCKED_AND_SPARE)

@@ -218,7 +218,7 @@ class RunsEnded:
 
 @dataclass(frozen=True, slots=True)
 class OutputWritten:
-    """A run wrote to stdout (1) or stderr (2)."""
+    """A run wrote to stdout (1) or stderr (2); plus 2: to be kept by the scheduler."""
 
     run: int
     stream: int

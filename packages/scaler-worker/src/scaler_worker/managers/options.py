@@ -68,6 +68,7 @@ class ManagerOptions(ServiceOptions):
     trim_memory_threshold_bytes: int
     memory_limit_per_worker: int
     threads_per_worker: int | None
+    output_limit_per_task: int
     preload: str | None
 
     def __post_init__(self) -> None:
@@ -145,6 +146,7 @@ _SAME_AS_CLUSTER: Final = (
     "trim_memory_threshold_bytes",
     "memory_limit_per_worker",
     "threads_per_worker",
+    "output_limit_per_task",
     "logging_level",
     "log_format",
     "event_loop",
@@ -198,6 +200,7 @@ MANAGER_OPTIONS: Final[Sequence[Option]] = (
             "trim_memory_threshold_bytes",
             "memory_limit_per_worker",
             "threads_per_worker",
+            "output_limit_per_task",
             "preload",
         )
     ),

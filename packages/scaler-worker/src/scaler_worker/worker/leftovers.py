@@ -33,10 +33,35 @@ _getsignal: Final[Callable[[int], Any]] = sys.modules["_signal"].getsignal
 """signal.getsignal converts its result to an enumeration, which takes ten times as long."""
 
 
+class OpenText(io.TextIOWrapper):
+    """Standard output or error: close() only flushes, because later tasks need the stream."""
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.flush()
+
+
+class OpenBytes(io.BufferedWriter):
+    """The buffer of such a stream: close() only flushes, because a text stream that wraps it closes it at its end."""
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.flush()
+
+
+def standard_stream(number: int) -> TextIO:
+    """Open standard output (1) or error (2), line-buffered, such that tasks cannot close it."""
+    raw = io.FileIO(number, "w", closefd=False)
+    errors = "strict" if number == 1 else "backslashreplace"
+    return OpenText(OpenBytes(raw), encoding="utf-8", errors=errors, line_buffering=True)
+
+
 class Leftovers:
     """Records the state of this process at construction and restores it; main thread only."""
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[int], TextIO] = standard_stream) -> None:
+        """`make` makes a new standard output (1) or error (2), where a task has closed it."""
+        self._make = make
         self._calls = 0
         self._out, self._error = sys.stdout, sys.stderr
         self._handlers = {number: _getsignal(number) for number in _SIGNALS}
@@ -69,9 +94,18 @@ class Leftovers:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         if sys.getrecursionlimit() < self._recursion_limit:
             sys.setrecursionlimit(self._recursion_limit)
-        sys.stdout = self._out = _usable(self._out, 1)
-        sys.stderr = self._error = _usable(self._error, 2)
+        sys.stdout = self._out = self._usable(self._out, 1)
+        sys.stderr = self._error = self._usable(self._error, 2)
         self._calls = 0
+
+    def _usable(self, stream: TextIO, number: int) -> TextIO:
+        """Return the stream, or a new one if it is closed or detached."""
+        try:
+            if not getattr(stream, "closed", False):  # a preload may have put anything there
+                return stream
+        except ValueError:  # its buffer is detached
+            pass
+        return self._make(number)
 
     def _count_calls(self, module: ModuleType, name: str) -> None:
         original = getattr(module, name)
@@ -83,36 +117,3 @@ class Leftovers:
 
         counting.__module__ = module.__name__  # where pickles find it
         setattr(module, name, counting)
-
-
-class _OpenText(io.TextIOWrapper):
-    """Standard output or error: close() only flushes, because later tasks need the stream."""
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self.flush()
-
-
-class _OpenBytes(io.BufferedWriter):
-    """The buffer of such a stream: close() only flushes, because a text stream that wraps it closes it at its end."""
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self.flush()
-
-
-def standard_stream(number: int) -> TextIO:
-    """Open standard output (1) or error (2), line-buffered, such that tasks cannot close it."""
-    raw = io.FileIO(number, "w", closefd=False)
-    errors = "strict" if number == 1 else "backslashreplace"
-    return _OpenText(_OpenBytes(raw), encoding="utf-8", errors=errors, line_buffering=True)
-
-
-def _usable(stream: TextIO, number: int) -> TextIO:
-    """Return the stream, or a new one if it is closed or detached."""
-    try:
-        if not getattr(stream, "closed", False):  # a preload may have put anything there
-            return stream
-    except ValueError:  # its buffer is detached
-        pass
-    return standard_stream(number)

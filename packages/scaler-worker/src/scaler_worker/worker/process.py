@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Final, NoReturn
@@ -30,6 +30,7 @@ from scaler_worker.ipc.shared_state import SharedState
 from scaler_worker.worker.agent_transport import AgentTransport
 from scaler_worker.worker.coroutines import run_coroutine
 from scaler_worker.worker.damage import Damage
+from scaler_worker.worker.kept_output import KeptOutput
 from scaler_worker.worker.leftovers import Leftovers, standard_stream
 from scaler_worker.worker.object_store import ObjectRuntime, WorkerObjectStore
 from scaler_worker.worker.ordered_replies import OrderedReplies
@@ -133,6 +134,17 @@ def _object_store(config: WorkerConfig, shared: SharedState, name: str) -> Worke
     )
 
 
+def _kept_output(config: WorkerConfig, name: str, runner: Callable[[], Runner]) -> KeptOutput:
+    return KeptOutput(
+        config.output_limit,
+        name,
+        socket.gethostname(),
+        lambda: runner().run_and_task,
+        lambda stream, run, text: runner().write_output(stream, run, text),
+        as_json=config.json_output,
+    )
+
+
 def run_worker(
     ends: WorkerDescriptors, lifeline: int, shared: SharedState, number: int, name: str, config: WorkerConfig
 ) -> NoReturn:
@@ -146,7 +158,9 @@ def run_worker(
         if not _preload(config, pipe):
             os._exit(1)
         storage = _object_store(config, shared, name)
-        leftovers = Leftovers()
+        output = _kept_output(config, name, lambda: runner)
+        sys.stdout, sys.stderr = output.stream(1), output.stream(2)
+        leftovers = Leftovers(output.stream)
         replies, damage = OrderedReplies(pipe.write), Damage(ends.faults, leftovers.undo)
         runner = Runner(
             name=name,
@@ -163,6 +177,7 @@ def run_worker(
             damage=damage.find,
             may_have_changed=leftovers.may_have_changed,
             store=storage,
+            output=output,
         )
         transport = AgentTransport(socket.socket(fileno=ends.messages))
         task_context.install(WorkerRuntime(runner, transport, storage, shared, damage))

@@ -96,6 +96,19 @@ class ObjectStore(Protocol):
         """As `put`, without waiting: `done` is called on another thread when storage has answered."""
 
 
+class PrintedOutput(Protocol):
+    """Port to what is kept of the output of runs."""
+
+    is_unfinished: bool
+    """Whether something was printed since `finish`."""
+
+    def finish(self) -> None:
+        """The run is over: send what it has printed."""
+
+    def keep(self, number: int, run: int, data: bytes) -> None:
+        """A run has written to a stream that its client reads."""
+
+
 class RetiredError(ScalerError):
     """this worker can run no more tasks"""
 
@@ -120,6 +133,7 @@ class Runner:
         damage: Callable[[], str] = str,
         may_have_changed: Callable[[], bool] = bool,
         store: ObjectStore | None = None,
+        output: PrintedOutput | None = None,
     ) -> None:
         self.inputs: Mapping[int, tuple[bool, bytes]] = {}
         self._name, self._number, self._pid = name, number, pid
@@ -132,6 +146,7 @@ class Runner:
         self._last = self._undamaged_after = 0
         """The last finished run, and the last one after which this process was found undamaged."""
         self._store = store
+        self._output = output
         self._functions = FunctionCache()
         self._previous: dict[int, tuple[bool, bytes]] = {}
         """The result of the previous run, by its task: whether stored, and the payload or its reference."""
@@ -143,6 +158,11 @@ class Runner:
     def current(self) -> CurrentTask | None:
         """The current task; None between tasks."""
         return CurrentTask(self._task, self._attempt, self._name, self._run) if self._run else None
+
+    @property
+    def run_and_task(self) -> tuple[int, int]:
+        """The current run and its task; 0 between tasks."""
+        return self._run, self._task if self._run else 0
 
     def take(self, datagram: bytes) -> None:
         """Handle a datagram; raises RetiredError if this process can run no more tasks."""
@@ -197,7 +217,7 @@ class Runner:
     def _run_tasks(self, datagram: bytes) -> None:
         sequence, runs, tasks, handles, lengths, attempts, flags, end = unpack_tasks(datagram)
         cells, clock, cpu_clock, invokers = self._cells, self._clock, self._cpu_clock, self._functions.use(handles)
-        pack, pid, number, may_have_changed = REPLY.pack, self._pid, self._number, self._may_have_changed
+        pack, pid, number, changes, output = REPLY.pack, self._pid, self._number, self._may_have_changed, self._output
         start, cpu_start = clock(), cpu_clock()
         for run, task, handle, length, attempt, flag in zip(
             runs, tasks, handles, lengths, attempts, flags, strict=True
@@ -217,9 +237,10 @@ class Runner:
             if result is None:
                 self._decline(INPUT_MISSING, run)
                 continue
-            status, payload = result
-            kind, reply = RESULT, None
-            if status or len(payload) > INLINE_LIMIT or may_have_changed():
+            if output is not None and output.is_unfinished:
+                output.finish()
+            kind, reply, (status, payload) = RESULT, None, result
+            if status or len(payload) > INLINE_LIMIT or changes():
                 kind, status, payload, reply = self._finish_run(status, payload)
             # A later run of this datagram may take the result as its input; a stored result is a short reference here.
             small = not status and len(payload) <= INLINE_LIMIT
@@ -336,8 +357,9 @@ class Runner:
             current = self._run
 
             def send(stream: int, text: str) -> None:
-                for piece in _pieces(text.encode("utf-8", "replace"), TEXT_LIMIT):
-                    self._replies.write(self._packed(OUTPUT, stream, current, piece))
+                self.write_output(stream, current, data := text.encode("utf-8", "replace"))
+                if self._output is not None:
+                    self._output.keep(stream, current, data)
 
             if not prefixed:
                 with self._capture(send):
@@ -349,6 +371,11 @@ class Runner:
             return result
 
         return run
+
+    def write_output(self, stream: int, run: int, text: bytes) -> None:
+        """Send what a run has written to a stream: see `scaler_protocol.outputs`."""
+        for piece in _pieces(text, TEXT_LIMIT):
+            self._replies.write(self._packed(OUTPUT, stream, run, piece))
 
     def _reply(self, kind: int, status: int, run: int, payload: bytes) -> None:
         self._write(self._packed(kind, status, run, payload))
