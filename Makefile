@@ -8,6 +8,10 @@ RUN := .venv/bin
 PACKAGES := $(wildcard packages/scaler packages/scaler-*)
 # These run on Windows too, so their types must hold there.
 PORTABLE := protocol io client ui
+PYTHONS ?= 3.10 3.12 3.13
+PYPY ?= pypy3
+PYPY_PACKAGES := protocol io storage scheduler
+PYPY_TESTS := packages/scaler-io/tests/links packages/scaler-scheduler/tests/core packages/scaler-scheduler/tests/journal
 # In the order of testpaths: files that take long come first, so that all processes end at about the same time.
 SPREAD := --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
@@ -17,7 +21,7 @@ export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV UV_PROJECT_ENVIRONMENT UV_PYTHON PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help sync fmt lint type test pytest cov bench soak chaos pins api docs wheels demo
+.PHONY: help sync fmt lint type test pytest matrix pypy cov bench soak chaos pins api docs wheels demo
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -52,6 +56,19 @@ test: lint ## lint, contracts, types, installed versions, tests
 pytest: $(VENV_STAMP)
 	@test -d tests/__pycache__ || $(RUN)/pytest --collect-only --quiet >/dev/null || true
 	+$(RUN)/pytest $(SPREAD)
+
+matrix: $(UV_STAMP) ## the tests with other Pythons: make matrix PYTHONS="3.10 3.12 3.13"
+	@for version in $(PYTHONS); do \
+		UV_PROJECT_ENVIRONMENT=.matrix/$$version $(UV) sync --quiet --python $$version && \
+		.matrix/$$version/bin/pytest $(SPREAD) || exit 1; \
+	done
+
+# Newer versions of hypothesis, and pycapnp, which the tests of the protocol compare with, cannot be built there.
+pypy: $(UV_STAMP) ## the tests of links and scheduler on PyPy: make pypy PYPY=/usr/bin/pypy3
+	$(UV) venv --quiet --clear --python $(PYPY) .matrix/pypy
+	$(UV) --no-config pip install --quiet --python .matrix/pypy "hypothesis<6.140" pytest pytest-timeout pytest-xdist tblib \
+		$(PYPY_PACKAGES:%=--editable packages/scaler-%)
+	.matrix/pypy/bin/pytest $(SPREAD) $(PYPY_TESTS)
 
 # Processes that tests kill leave incomplete data: combine warns of them and goes on. The timeout of a test is long,
 # because coverage slows tests down, and pytest-timeout's exit can wait for ever for the lock of coverage.

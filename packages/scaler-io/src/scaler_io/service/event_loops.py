@@ -38,6 +38,8 @@ def run(main: Callable[[], Coroutine[Any, Any, T]], kind: str = "builtin") -> T:
         from scaler_io.service.process import hold_signals
 
         hold_signals()
+    if sys.implementation.name != "cpython":
+        return runner(main())
     thresholds = gc.get_threshold()
     # The objects of a server form no cycles: frequent collections would cost much and free nothing.
     gc.freeze()

@@ -18,6 +18,7 @@ from zmq.utils import z85
 
 from scaler_io.security.authorized import AuthorizedKeys
 from scaler_io.security.keyring import NOBODY, Credentials, KeyFileError, KeyPair, Keyring, KeyRole, Principal
+from scaler_io.transport.frame_properties import property_of
 from scaler_protocol.addresses import Address
 
 _ZAP: Final = "inproc://zeromq.zap.01"
@@ -105,10 +106,10 @@ class Gate:
 
     def key_of(self, frame: Any) -> bytes | None:
         """The key that the sender of a frame has proved; None if it is no longer accepted, empty if there is no key."""
-        try:
-            key = bytes.fromhex(frame.get("User-Id"))
-        except zmq.ZMQError:  # as from a Unix socket, where the name may also be empty
+        user = property_of(frame, "User-Id")
+        if user is None:  # as from a Unix socket, where the name may also be empty
             return b""
+        key = bytes.fromhex(user)
         return key if not key or key in self._keys.keyring else None
 
     def principal(self, key: bytes) -> Principal:

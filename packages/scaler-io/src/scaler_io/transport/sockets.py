@@ -13,6 +13,7 @@ the peer may be silent.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -25,8 +26,10 @@ from scaler_io.links.streams import Frames, cut, join
 from scaler_io.security.keyring import KEY_BYTES
 from scaler_io.transport.connections import ConnectionLimiter
 from scaler_io.transport.curve import Gate
+from scaler_io.transport.frame_properties import property_of
 
-_COPY_BELOW = 256 * 1024
+# On PyPy a view of a frame does not keep the frame's memory.
+_COPY_BELOW = 256 * 1024 if sys.implementation.name == "cpython" else sys.maxsize
 Read = TypeVar("Read")
 Context = zmq.Context[zmq.Socket[bytes]]
 """The ZeroMQ threads behind a group of sockets."""
@@ -116,10 +119,8 @@ def parts(through: zmq.Socket[bytes], frame: Any) -> list[bytes]:
 
 def descriptor_of(frame: Any) -> int | None:
     """The descriptor of the connection on which a frame arrived; None if ZeroMQ made the frame itself."""
-    try:
-        return int(frame.get("__fd"))
-    except zmq.ZMQError:
-        return None
+    descriptor = property_of(frame, "__fd")
+    return None if descriptor is None else int(descriptor)
 
 
 def receive(through: zmq.Socket[bytes], limit: int, read: Callable[[zmq.Socket[bytes]], Read]) -> list[Read]:
