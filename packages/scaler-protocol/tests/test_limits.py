@@ -32,7 +32,7 @@ from scaler_protocol.messages import (
 from scaler_protocol.monitoring import TaskEvents
 from scaler_protocol.objects import Reference
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.ranges import Anything, Column, Records, Text
+from scaler_protocol.ranges import Anything, Column, Real, Records, Text
 from scaler_protocol.storage import PutObject
 
 if TYPE_CHECKING:
@@ -233,3 +233,9 @@ def test_what_would_take_the_scheduler_long_in_one_message_is_refused(wire: Wire
         encode(message)
     with pytest.raises(MalformedMessageError, match="entries, at most"):
         decode(wire.unchecked(message))
+
+
+@pytest.mark.parametrize("limit", [Real(), Real(0.0, 1e9)])
+@given(column=st.lists(st.floats() | st.sampled_from([1e308, -1e308, 0.0, 1e9, 10**400]), min_size=1))
+def test_columns_of_numbers_fit_if_each_of_them_does(limit: Real, column: list[float]) -> None:
+    assert limit.all_fit(column) == all(map(limit.fits, column))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
 import reprlib
@@ -90,6 +91,13 @@ class Real(Limit):
             return math.isfinite(value) and self.least <= value <= self.most
         except OverflowError:  # a whole number beyond the range of floats
             return False
+
+    def all_fit(self, column: Sequence[float]) -> bool:
+        # A sum is finite only if all its numbers are. That of great numbers may not be, although they are.
+        with contextlib.suppress(OverflowError):
+            if math.isfinite(sum(column)):
+                return self.least <= min(column) and max(column) <= self.most
+        return all(map(self.fits, column))
 
 
 @dataclass(frozen=True, slots=True)

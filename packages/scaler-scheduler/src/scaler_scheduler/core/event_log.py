@@ -78,7 +78,11 @@ class EventLog:
 
     def entered(self, state: int, tasks: Sequence[TaskRecord]) -> None:
         """These tasks, possibly none, have become WAITING or HELD."""
-        step, groups = _STEPS[state], {task.group for task in tasks}
+        step = _STEPS[state]
+        if len(tasks) == 1:
+            self._step(step, self._number_of(tasks[0].group), (tasks[0].id,))
+            return
+        groups = {task.group for task in tasks}
         if len(groups) == 1:
             self._step(step, self._number_of(groups.pop()), [task.id for task in tasks])
             return
