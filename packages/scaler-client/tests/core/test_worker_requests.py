@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from scaler_client.core.effects import WorkersListed
-from scaler_client.core.events import WorkersRequested
+from scaler_client.core.events import ProcessesRequested, WorkersRequested
 from scaler_client.core.worker_requests import WorkerRequests
-from scaler_protocol.capacity import ListWorkers, WorkerList
+from scaler_protocol.capacity import ListProcesses, ListWorkers, ProcessList, WorkerList
 from scaler_protocol.errors import SchedulerLostError
 
 
@@ -23,6 +23,17 @@ def test_a_dropped_request_ends_at_the_scheduler() -> None:
     requests.ask(WorkersRequested(1, 4))
     assert requests.drop(1) == ListWorkers(1, 0)
     assert requests.drop(1) is None
+
+
+def test_requests_for_processes_stand_beside_those_for_workers() -> None:
+    requests = WorkerRequests()
+    requests.ask(WorkersRequested(1, 4))
+    assert requests.ask(ProcessesRequested(2)) == ListProcesses(2)
+    assert requests.again() == [ListWorkers(1, 4), ListProcesses(2)]
+    assert requests.answer(answer := ProcessList(2)) == WorkersListed(2, answer)
+    requests.ask(ProcessesRequested(3))
+    assert requests.drop(3) is None, "the scheduler's answer comes all the same"
+    assert requests.answer(ProcessList(3)) is None
 
 
 def test_a_failure_ends_all_requests() -> None:

@@ -89,4 +89,25 @@ class WorkerList:
     managers: Sequence[str] = ()
 
 
-CapacityMessage = ManagerStatus | DesiredWorkers | ListWorkers | WorkerList
+@dataclass(frozen=True, slots=True)
+class ListProcesses:
+    """A client asks for the workers' processes, and the scheduler asks each agent for those of its own."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessList:
+    """The answer to ListProcesses: a row per worker. An agent leaves `agents` and `hosts`, which are the same, out."""
+
+    COLUMNS: ClassVar = (("pids", "names", "agents", "hosts"),)
+    OPTIONAL: ClassVar = frozenset({"agents", "hosts"})
+
+    request: int
+    pids: Sequence[int] = ()
+    names: Sequence[str] = ()
+    agents: Sequence[bytes] = ()
+    hosts: Sequence[str] = ()
+
+
+CapacityMessage = ManagerStatus | DesiredWorkers | ListWorkers | WorkerList | ListProcesses | ProcessList

@@ -9,6 +9,8 @@ from scaler_protocol.buffers import Buffer
 from scaler_protocol.ranges import shown
 
 IDENTITY_BYTES = 16
+PID_BYTES = 4
+WORKER_ID_BYTES = IDENTITY_BYTES + PID_BYTES
 SESSION_BITS = 32
 _NESTED_BIT = 1 << (SESSION_BITS - 1)
 INCARNATION_BITS = 24
@@ -25,6 +27,21 @@ LAST_COUNT = 2**SESSION_BITS - 1
 def new_identity() -> bytes:
     """Draw 128 random bits, which identify a client, an agent or a server while its process runs."""
     return secrets.token_bytes(IDENTITY_BYTES)
+
+
+def worker_id(agent: bytes, pid: int) -> bytes:
+    """The id of a worker: the identity of its agent, and its process id (32 bits, little-endian)."""
+    return agent + pid.to_bytes(PID_BYTES, "little")
+
+
+def agent_of(worker: bytes) -> bytes:
+    """The identity of the agent of a worker, given by its id; empty for none."""
+    return worker[:IDENTITY_BYTES]
+
+
+def pid_of(worker: bytes) -> int:
+    """The process id of a worker, given by its id; 0 for none."""
+    return int.from_bytes(worker[IDENTITY_BYTES:], "little")
 
 
 def new_session(*, nested: bool = False) -> int:

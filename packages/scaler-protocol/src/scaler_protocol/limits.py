@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from scaler_protocol.handshake import Role, ServiceKind
+from scaler_protocol.ids import WORKER_ID_BYTES
 from scaler_protocol.messages import MESSAGE_GROUPS, MESSAGE_IDS, MESSAGE_NEEDS
 from scaler_protocol.monitoring import PACKED_BATCH, PACKED_TASK, EventKind
 from scaler_protocol.profiles import PROFILE
@@ -139,6 +140,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "encoding": Whole(0, 2),
         "serializer": Bytes(16, 16, optional=True),
         "stream_output": Whole(0, 2),
+        "worker": Bytes(WORKER_ID_BYTES, WORKER_ID_BYTES, optional=True),
     },
     "Hello": {
         "role": AnyOf(frozenset({Role.CLIENT, Role.AGENT, Role.OPERATOR, Role.MANAGER})),
@@ -216,6 +218,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "capabilities": Column(_FIGURES, ENTRIES),
         "managers": Column(UNIT, ENTRIES),
     },
+    "ProcessList": {"names": Column(WORKER_NAME, ENTRIES), "agents": _IDS, "hosts": _NAMES},
     "ListTasks": {"session": SESSION_NAME, "key": SESSION_KEY},
     "TaskList": {
         "labels": Column(LABEL, ENTRIES),

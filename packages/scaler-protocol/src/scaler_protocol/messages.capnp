@@ -15,6 +15,7 @@ struct Group {
   streamOutput @8 :UInt8;     # 0 no, 1 yes, 2 with a prefix of task and worker per line
   depth @9 :UInt16;           # 0 for a client's own tasks, one more per nested submit
   speculate @10 :Bool;        # whether a run that takes too long may be given a second one beside it
+  worker @11 :Data;           # the only worker that may run the tasks; empty: any
 }
 
 struct Hello {
@@ -192,6 +193,14 @@ struct WorkerList {
   workers @2 :List(UInt32);
   capabilities @3 :List(Text);
   managers @4 :List(Text);
+}
+struct ListProcesses { request @0 :UInt64; }
+struct ProcessList {
+  request @0 :UInt64;
+  pids @1 :List(UInt32);
+  names @2 :List(Text);
+  agents @3 :List(Data);
+  hosts @4 :List(Text);
 }
 # Named sessions.
 struct ListTasks { request @0 :UInt64; session @1 :Text; key @2 :Data; results @3 :Bool; }
@@ -545,5 +554,7 @@ struct Message {
     monitorHistory @66 :MonitorHistory;
     askWhy @67 :AskWhy;
     reasons @68 :Reasons;
+    listProcesses @69 :ListProcesses;
+    processList @70 :ProcessList;
   }
 }

@@ -99,6 +99,7 @@ class Group:
     stream_output: int = 0
     depth: int = 0
     speculate: bool = False
+    worker: bytes = b""
 
 
 # --- tasks ----------------------------------------------------------------------------------------------------------

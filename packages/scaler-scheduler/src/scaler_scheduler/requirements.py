@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from scaler_protocol.capabilities import Capabilities, missing
 from scaler_protocol.handshake import Hello
 from scaler_protocol.lazy_dataclass import dataclass
@@ -12,10 +14,11 @@ Runtime = tuple[str, str] | None
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """The requirement of a task: capabilities, and a Python that can load it."""
+    """The requirement of a task: capabilities, a Python that can load it, and maybe one agent, given by identity."""
 
     capabilities: Capabilities
     runtime: Runtime
+    agent: bytes = b""
 
     def unmet_by(self, worker_class: WorkerClass) -> list[str]:
         """Needs of the task that workers of this class lack, as text; empty if they can run it."""
@@ -39,7 +42,7 @@ def unmet_by_offer(requirement: Requirement, worker_class: WorkerClass) -> list[
     An offer without a runtime is assumed to have the right one: a manager may not know what a machine image holds.
     """
     if worker_class.runtime is None:
-        requirement = Requirement(requirement.capabilities, None)
+        requirement = replace(requirement, runtime=None)
     return requirement.unmet_by(worker_class)
 
 

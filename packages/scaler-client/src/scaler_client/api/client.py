@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -211,6 +212,61 @@ class Client(ClientCalls):
         from scaler_client.api.connected_workers import wait_for_workers
 
         return wait_for_workers(self._outside(), n, timeout)
+
+    def run(
+        self,
+        fn: Callable[..., T],
+        /,
+        *args: Any,
+        timeout: float | None = None,
+        workers: Iterable[str] | None = None,
+    ) -> dict[str, T | BaseException]:
+        """Run a call once on every worker; waits, and returns the results by worker, whose id is `host:pid`.
+
+        An exception takes the place of its worker's result, so that it hides no other one: TimeoutError for a call that
+        has not ended in time, and is cancelled; WorkerDiedError for a worker that has died meanwhile. A busy worker
+        runs the call when its present task has ended, before all others that wait. The call is not repeated.
+
+        Args:
+            fn: any callable.
+            args: its arguments.
+            timeout: seconds for all workers together; None for no limit.
+            workers: ids of the workers that are to run it, as an earlier call has returned them; None for all.
+
+        Raises:
+            SchedulerLostError: the scheduler does not name the workers within `timeout`.
+            ValueError, TypeError: a parameter or the call is invalid, a worker unknown, or this is inside a task.
+            SubmitLimitError, ClientQuitError: as in `submit`.
+
+        >>> sorted(client.run(pow, 2, 10).values())
+        [1024, 1024]
+        """
+        from scaler_client.api.worker_calls import WorkerCalls
+
+        return WorkerCalls(self._outside(), self._calls, timeout).run(fn, args, workers)
+
+    def restart_workers(self, *, timeout: float | None = None, workers: Iterable[str] | None = None) -> list[str]:
+        """Replace workers by new processes, each when its present task has ended; waits, and returns the replaced ones.
+
+        This frees what tasks have leaked, and forgets imported modules, but for those of `--preload`. Tasks of any
+        client that wait for these workers are run by others.
+
+        Args:
+            timeout: seconds for all workers together; None for no limit.
+            workers: ids of workers, as in `run`; None for all.
+
+        Raises:
+            TimeoutError: workers have not ended in time; they are replaced later if they have been reached.
+            SchedulerLostError, ValueError, TypeError, SubmitLimitError, ClientQuitError: as in `run`.
+
+        >>> before = client.run(abs, -1)
+        >>> set(client.restart_workers(timeout=60)) == set(before)
+        True
+        """
+        from scaler_client.api.worker_calls import WorkerCalls
+
+        reason = f"client {self._name} restarts the workers"
+        return WorkerCalls(self._outside(), self._calls, timeout).restart(reason, workers)
 
     def executor(self) -> ClientExecutor:
         """This client as a `concurrent.futures.Executor`, whose `shutdown` does not disconnect the client.

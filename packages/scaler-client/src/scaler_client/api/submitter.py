@@ -143,6 +143,7 @@ class CallSubmitter:
             retries=options.retries,
             timeout_seconds=options.timeout_seconds,
             speculate=options.speculate,
+            worker=options.worker,
         )
 
     def send(

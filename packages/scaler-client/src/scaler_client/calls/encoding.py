@@ -328,10 +328,11 @@ class Callees:
         retries: int = 0,
         timeout_seconds: float = 0.0,
         speculate: bool = False,
+        worker: bytes = b"",
     ) -> CallGroup:
         """The group of calls with these options; equal options give the same group."""
         body, serializer = callee.body, self._writer.serializer
-        key = (body.id, self.parent, capabilities, priority, retries, timeout_seconds, speculate)
+        key = (body.id, self.parent, capabilities, priority, retries, timeout_seconds, speculate, worker)
         if key in self._groups:
             return self._groups[key]
         if len(self._groups) >= _GROUPS_KEPT:
@@ -347,6 +348,7 @@ class Callees:
             serializer=serializer.id if serializer else b"",
             stream_output=self._stream_output,
             speculate=speculate,
+            worker=worker,
         )
         bodies = (body, serializer) if serializer else (body,)
         group = CallGroup(wire, bodies, self._writer.load, self._writer.dump, self.parent)

@@ -22,6 +22,8 @@ class TaskOptions:
     retries: int
     timeout_seconds: float
     speculate: bool = False
+    worker: bytes = b""
+    """The id of the only worker that may run the calls; empty: any."""
 
     @classmethod
     def of(

@@ -50,6 +50,7 @@ from scaler_client.core.events import (
     InputDumped,
     MessageRejected,
     ObjectsRestored,
+    ProcessesRequested,
     RestoreFailed,
     SessionRequested,
     ShutdownRequested,
@@ -80,7 +81,7 @@ from scaler_client.core.submit_builder import submit_message, tasks_of
 from scaler_client.core.unknown_objects import UnknownObjects
 from scaler_client.core.worker_requests import WorkerRequests
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp
-from scaler_protocol.capacity import ListWorkers, WorkerList
+from scaler_protocol.capacity import ListProcesses, ListWorkers, ProcessList, WorkerList
 from scaler_protocol.errors import ResultDroppedError, ScalerError
 from scaler_protocol.handshake import Goodbye
 from scaler_protocol.messages import (
@@ -137,6 +138,7 @@ class ClientCore:
             BlockingChanged: self._blocked_runs.change,
             ShutdownRequested: self._shut_down,
             WorkersRequested: self._workers_requested,
+            ProcessesRequested: self._workers_requested,
             WorkersUnwanted: self._workers_unwanted,
             ClearRequested: self._clear,
             ClientClosed: self._close,
@@ -157,6 +159,7 @@ class ClientCore:
             Output: self._output,
             ShutdownAnswer: self._shutdown_answer,
             WorkerList: self._workers_listed,
+            ProcessList: self._workers_listed,
             DeleteObjects: self._delete_objects,
             Ended: self._ended,
             TaskCredit: self._credited,
@@ -326,7 +329,7 @@ class ClientCore:
     def _shut_down(self, event: ShutdownRequested, now: float) -> None:
         self._replies.append(Shutdown())
 
-    def _workers_requested(self, event: WorkersRequested, now: float) -> None:
+    def _workers_requested(self, event: WorkersRequested | ProcessesRequested, now: float) -> None:
         self._replies.append(self._worker_requests.ask(event))
 
     def _workers_unwanted(self, event: WorkersUnwanted, now: float) -> None:
@@ -391,7 +394,7 @@ class ClientCore:
         """The scheduler has forgotten what it was sent, or, of a named session, has missed some of it."""
         self._functions.clear()
         self._resubmissions.scheduler_changed()
-        asked = (ListWorkers, ListTasks, EndSession, LabelTask)
+        asked = (ListWorkers, ListProcesses, ListTasks, EndSession, LabelTask)
         gone = asked if self._named else (Cancel, *asked)
         self._replies = [message for message in self._replies if not isinstance(message, gone)]
         self._replies += self._worker_requests.again()
@@ -456,7 +459,7 @@ class ClientCore:
     def _shutdown_answer(self, message: ShutdownAnswer, now: float) -> None:
         self._out.append(AnswerShutdown(message.accepted, message.reason))
 
-    def _workers_listed(self, message: WorkerList, now: float) -> None:
+    def _workers_listed(self, message: WorkerList | ProcessList, now: float) -> None:
         if listed := self._worker_requests.answer(message):
             self._out.append(listed)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from scaler_client.core.records import Deliver, Dependency, Discard, Dump
-from scaler_protocol.capacity import WorkerList
+from scaler_protocol.capacity import ProcessList, WorkerList
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Message
@@ -51,10 +51,10 @@ class AnswerShutdown:
 
 @dataclass(frozen=True, slots=True)
 class WorkersListed:
-    """The answer to the WorkersRequested with this number, or why there is none."""
+    """The answer to the request for workers, or their processes, with this number, or why there is none."""
 
     number: int
-    answer: WorkerList | ScalerError
+    answer: WorkerList | ProcessList | ScalerError
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,15 @@ class WorkersRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessesRequested:
+    """List the processes of all workers; answered by WorkersListed with this number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkersUnwanted:
-    """Nobody waits any more for the answer to the WorkersRequested with this number."""
+    """Nobody waits any more for the answer to the request for workers, or their processes, with this number."""
 
     number: int
 
@@ -137,6 +144,7 @@ ClientRequest = (
     | BlockingChanged
     | ShutdownRequested
     | WorkersRequested
+    | ProcessesRequested
     | WorkersUnwanted
     | SessionRequested
     | TaskLabelled

@@ -1,10 +1,10 @@
-"""WorkerRequests: which requests for the connected workers are open. Pure, no IO."""
+"""WorkerRequests: which requests for the connected workers, or for their processes, are open. Pure, no IO."""
 
 from __future__ import annotations
 
 from scaler_client.core.effects import WorkersListed
-from scaler_client.core.events import WorkersRequested
-from scaler_protocol.capacity import ListWorkers, WorkerList
+from scaler_client.core.events import ProcessesRequested, WorkersRequested
+from scaler_protocol.capacity import ListProcesses, ListWorkers, ProcessList, WorkerList
 from scaler_protocol.errors import ScalerError
 
 
@@ -12,26 +12,33 @@ class WorkerRequests:
     """Requests until their answers; each number is used by one thread."""
 
     def __init__(self) -> None:
-        self._open: dict[int, int] = {}
-        """By number, how many workers the request waits for."""
+        self._open: dict[int, ListWorkers | ListProcesses] = {}
 
     def __bool__(self) -> bool:
         return bool(self._open)
 
-    def ask(self, event: WorkersRequested) -> ListWorkers:
+    def ask(self, event: WorkersRequested | ProcessesRequested) -> ListWorkers | ListProcesses:
         """Open a request, or replace the one with this number; returns the message to send."""
-        self._open[event.number] = event.at_least
-        return ListWorkers(event.number, event.at_least)
+        message: ListWorkers | ListProcesses = (
+            ListWorkers(event.number, event.at_least)
+            if isinstance(event, WorkersRequested)
+            else ListProcesses(event.number)
+        )
+        self._open[event.number] = message
+        return message
 
     def drop(self, number: int) -> ListWorkers | None:
-        """Nobody waits for this request any more; returns the message that ends it at the scheduler, if it is open."""
-        return ListWorkers(number) if self._open.pop(number, None) is not None else None
+        """Nobody waits for this request any more; returns the message that ends it at the scheduler, if there is one.
 
-    def again(self) -> list[ListWorkers]:
+        One for processes ends on its own, and its answer is ignored.
+        """
+        return ListWorkers(number) if isinstance(self._open.pop(number, None), ListWorkers) else None
+
+    def again(self) -> list[ListWorkers | ListProcesses]:
         """The messages that open all requests at a new scheduler."""
-        return [ListWorkers(number, at_least) for number, at_least in self._open.items()]
+        return list(self._open.values())
 
-    def answer(self, message: WorkerList) -> WorkersListed | None:
+    def answer(self, message: WorkerList | ProcessList) -> WorkersListed | None:
         """Close a request with its answer; None for a request that is not open."""
         if self._open.pop(message.request, None) is None:
             return None

@@ -18,6 +18,7 @@ from scaler_protocol.profiles import NO_PROFILE, Profile, profile_at
 from scaler_scheduler.core.dependencies import Dependencies
 from scaler_scheduler.core.lost_runs import LostRuns, too_often
 from scaler_scheduler.core.outcome_batch import OutcomeBatch
+from scaler_scheduler.core.pinned import is_pinned
 from scaler_scheduler.core.records import (
     ASSIGNED,
     DONE,
@@ -62,6 +63,11 @@ class Completion:
         """When releases may be sent again."""
         self._unclaimed: dict[SessionRecord, list[int]] = {}
         """Ended tasks of named sessions that no client waits for."""
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether agents of an earlier incarnation of the scheduler may still come back."""
+        return self._recovery.is_open
 
     def done(self, agent: AgentRecord, report: Done, now: float) -> None:
         """An agent reports ended runs: forward the report unchanged if possible, else handle each run.
@@ -424,8 +430,9 @@ class Completion:
                     again.append(record)
                 continue
             record.state = HELD
+            lost = "its worker" if is_pinned(record) else f"{counted(extra.lost_runs, 'run')}, the last one"
             error = WorkerDiedError(
-                f"the task lost {counted(extra.lost_runs, 'run')}, the last one with its host {agent.host} ({reason})",
+                f"the task lost {lost} with its host {agent.host} ({reason})",
                 host=agent.host,
                 runs=extra.lost_runs,
             )

@@ -29,7 +29,7 @@ from scaler_io.links.effects import Effect, Stop
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_io.links.link_record import LinkFigures
 from scaler_protocol import messages
-from scaler_protocol.capacity import ListWorkers, ManagerStatus
+from scaler_protocol.capacity import ListProcesses, ListWorkers, ManagerStatus, ProcessList
 from scaler_protocol.errors import ProtocolError, SubmitRefusedError
 from scaler_protocol.handshake import Goodbye, Hello, Refused, Role, Welcome
 from scaler_protocol.ids import session_of
@@ -69,6 +69,7 @@ PERMITTED: Final[Permissions] = {
             messages.Inputs,
             messages.Reconcile,
             ListWorkers,
+            ListProcesses,
             ListTasks,
             LabelTask,
             EndSession,
@@ -92,6 +93,7 @@ PERMITTED: Final[Permissions] = {
             messages.AgentStatus,
             DeleteObjects,
             Resized,
+            ProcessList,
         }
     ),
     Role.OPERATOR: frozenset({messages.Cancel, Drain, Dump, AskWhy, ListTasks, EndSession}),
@@ -168,6 +170,8 @@ class SchedulerCore:
             Resized: self._resized,
             ManagerStatus: self._managers.status,
             ListWorkers: self._peers.list_workers,
+            ListProcesses: self._peers.list_processes,
+            ProcessList: lambda peer, event, now: self._peers.processes_listed(self._agent(peer), event),
             ListTasks: self._list_tasks,
             LabelTask: self._label_task,
             EndSession: self._end_session,
@@ -541,7 +545,7 @@ class SchedulerCore:
         assert unfinished == self.state.event_log.unfinished, (unfinished, self.state.event_log.unfinished)
         at_agents = [task for agent in self.state.agents.values() for task in agent.runs.values()]
         assert sum(task.state == ASSIGNED for task in at_agents) == assigned
-        assert all(task.state == HELD for task in (*self.state.suspects, *self.state.exclusive))
+        assert all(task.state == HELD for task in (*self.state.suspects, *self.state.exclusive, *self.state.pinned))
         for agent in self.state.with_room:
             assert self.state.agents.get(agent.peer) is agent, f"agent {agent.name} is gone, and has no room"
         for agent in self.state.agents.values():

@@ -2,9 +2,9 @@
 
 An agent is given measured work for `horizon_seconds` per worker and, for tasks of at most BEHIND_SECONDS, one more task
 to queue behind each running one; at most its queue size, and at most its window, which doubles as results come back
-(slow start). Chains, suspects, exclusive and nested tasks may exceed the window. So a worker is not idle while a
-message travels, and little work queues behind a task that turns out to be slow. Tasks go to the least loaded agent of a
-worker class (`even_load`); the policy `capability` serves classes with few capabilities first, so that workers with
+(slow start). Chains, suspects, exclusive, nested and pinned tasks may exceed the window. So a worker is not idle while
+a message travels, and little work queues behind a task that turns out to be slow. Tasks go to the least loaded agent of
+a worker class (`even_load`); the policy `capability` serves classes with few capabilities first, so that workers with
 rare capabilities stay free for tasks that need them. When no task waits and some agent has idle workers, agents with
 queued work are asked to return part of it: those whose workers are in long runs, and those with the most work.
 
@@ -170,6 +170,7 @@ class Dispatch:
                 agent.entry_version += 1
                 self._list_room(agent, agent.active)
         self._changed.update(self._state.with_room)
+        self._start_pinned()
         self._start_exclusive()
         self._start_suspects()
         self._start_nested()
@@ -184,6 +185,19 @@ class Dispatch:
         self._state.locality.add_transfers(plan)
         for agent, tasks in plan.items():
             self._start(agent, tasks)
+
+    def _start_pinned(self) -> None:
+        """Tasks of one worker go to its agent at once, or fail."""
+        state = self._state
+        if not state.pinned:
+            return
+        to_send, failing = state.pinned.take(state.agents, recovering=self._completion.is_recovering)
+        for agent, tasks in to_send.items():
+            for task in tasks:  # each may be of another root session
+                self._add_load(agent, [task])
+            self._start(agent, tasks)
+        for task, error in failing:
+            self._completion.fail(task, error, state.event_log.now)
 
     def _start_exclusive(self) -> None:
         """Exclusive tasks go to the agents that were reserved for them, once these are empty."""

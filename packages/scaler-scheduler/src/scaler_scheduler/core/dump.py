@@ -131,14 +131,15 @@ def _sessions(state: SchedulerState) -> tuple[Row, dict[str, list[Row]]]:
     """The section, and the rows of HELD tasks found, by reason."""
     largest = nlargest(SESSIONS, state.sessions.values(), key=lambda session: len(session.tasks))
     share = TASKS_LOOKED // max(1, len(largest))
-    held: dict[str, list[Row]] = {"inputs": [], "call": [], "suspect": [], "exclusive": [], "function_bytes": []}
+    held: dict[str, list[Row]] = {"inputs": [], "call": [], "suspect": [], "exclusive": [], "pinned": []}
+    held["function_bytes"] = []
     rows: list[Row] = []
     for session in largest:
         counts, size = [0] * len(TaskState), 0
         for task in islice(session.tasks.values(), share):
             counts[task.state] += 1
             size += len(task.call)
-            if task.state == HELD and len(held[reason := _why_held(task)]) < HELD_TASKS:
+            if task.state == HELD and len(held[reason := _why_held(state, task)]) < HELD_TASKS:
                 held[reason].append(_held_row(state, task, reason))
         rows.append(
             {
@@ -160,7 +161,7 @@ def _sessions(state: SchedulerState) -> tuple[Row, dict[str, list[Row]]]:
     return _section(rows, len(state.sessions)), held
 
 
-def _why_held(task: TaskRecord) -> str:
+def _why_held(state: SchedulerState, task: TaskRecord) -> str:
     extra = task.extra
     if extra is not None and extra.missing_inputs:
         return "inputs"
@@ -168,6 +169,8 @@ def _why_held(task: TaskRecord) -> str:
         return "call"
     if extra is not None and extra.is_apart:
         return "exclusive" if extra.exclusive else "suspect"
+    if task in state.pinned:
+        return "pinned"
     return "function_bytes"
 
 
@@ -212,6 +215,7 @@ def _held(state: SchedulerState, found: dict[str, list[Row]], total: int) -> Row
     counts = {
         "suspect": sum(1 for _ in state.suspects),
         "exclusive": sum(1 for _ in state.exclusive),
+        "pinned": sum(1 for _ in state.pinned),
         "function_bytes": min(for_functions, total),  # cancelled ones are counted until the bytes arrive
     }
     counts["inputs_or_call"] = max(0, total - sum(counts.values()))

@@ -63,6 +63,8 @@ def _why_held(state: SchedulerState, record: TaskRecord) -> str:
         if extra.exclusive:
             return "it is held: it has used too much memory, and waits for a host of its own"
         return "it is held: it may have ended a host, and waits for a host that runs no other such task"
+    if record in state.pinned:
+        return "it is held: the host of the only worker that may run it has not come back since the scheduler's restart"
     return "it is held: its client must send the body of its function"
 
 

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from scaler_protocol.errors import ProtocolError, ScalerError, describe
-from scaler_protocol.ids import count_of, session_of
+from scaler_protocol.ids import agent_of, count_of, session_of
 from scaler_protocol.messages import Done, Encoding, Group, Status, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.completion import Completion
@@ -210,7 +210,9 @@ class Intake:
         else:
             needs = tuple(sorted(zip(group.capability_names, group.capability_values, strict=True)))
             runtime = None if group.encoding == Encoding.JSON else session.runtime
-            lane = self._state.waiting.lane(root, group.priority, depth, Requirement(needs, runtime), agent)
+            lane = self._state.waiting.lane(
+                root, group.priority, depth, Requirement(needs, runtime, agent_of(group.worker)), agent
+            )
             functions = self._state.functions
             record = session.groups[key] = GroupRecord(
                 group,

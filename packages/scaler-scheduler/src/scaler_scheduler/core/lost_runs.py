@@ -6,6 +6,7 @@ from collections.abc import Set as AbstractSet
 
 from scaler_protocol.errors import MemoryLimitError, WorkerDiedError, describe, restore
 from scaler_protocol.plurals import counted
+from scaler_scheduler.core.pinned import is_pinned
 from scaler_scheduler.core.records import TaskRecord
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.core.suspects import Blame
@@ -25,6 +26,9 @@ class LostRuns:
         """
         extra, error = record.more(), restore(payload)
         extra.earlier_runs += 1
+        if is_pinned(record):
+            extra.lost_runs += 1
+            return False
         if isinstance(error, MemoryLimitError):
             first, extra.exclusive = not extra.exclusive, True
             return first
@@ -53,13 +57,15 @@ class LostRuns:
 
     def is_below_limit(self, record: TaskRecord) -> bool:
         """Whether the task may run again after the runs that were charged to it."""
-        return record.more().lost_runs < self._state.config.lost_run_limit
+        return not is_pinned(record) and record.more().lost_runs < self._state.config.lost_run_limit
 
 
 def too_often(record: TaskRecord, payload: bytes) -> bytes:
     """The error of a task whose run was lost, as `payload` says, and that does not run again."""
     error = restore(payload)
     if isinstance(error, MemoryLimitError):
+        return payload
+    if is_pinned(record):
         return payload
     runs = record.extra.lost_runs if record.extra else 1
     limit = WorkerDiedError(f"{error} ({counted(runs, 'run')} lost; that is the limit)")

@@ -14,7 +14,7 @@ from dataclasses import replace
 from scaler_io.links.admission import admit
 from scaler_io.links.events import PeerJoined, PeerLost
 from scaler_io.links.streams import Frames, message_of
-from scaler_protocol.capacity import ListWorkers
+from scaler_protocol.capacity import ListProcesses, ListWorkers, ProcessList
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello, Refused, Role, ServiceKind, Welcome
 from scaler_protocol.messages import Run
@@ -26,6 +26,7 @@ from scaler_scheduler.core.dispatch import Dispatch
 from scaler_scheduler.core.managers import Managers
 from scaler_scheduler.core.named_sessions import NamedSessions
 from scaler_scheduler.core.operators import Operators
+from scaler_scheduler.core.process_queries import ProcessQueries
 from scaler_scheduler.core.records import AgentRecord, KeyShare, SessionRecord
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.session_ends import SessionEnds
@@ -60,6 +61,7 @@ class Peers:
         self._named_sessions, self._managers, self._operators = named_sessions, managers, operators
         self._task_credits = TaskCredits(state)
         self._worker_queries = WorkerQueries(state)
+        self._process_queries = ProcessQueries(state)
         self._absent_until: float | None = None
         """After a restart: when clients of the earlier incarnation that have not come back are given up."""
         self._key_of = key_of
@@ -207,6 +209,7 @@ class Peers:
             else:
                 self._session_ends.end(session, now)
             self._worker_queries.forget(peer)
+            self._process_queries.forget(peer)
             text = f"client {session.name or session.number} is gone: {event.reason}"
             self._state.log(text, EventKind.CLIENT, logging.DEBUG, subject=session.name)
         elif peer in self._managers:
@@ -229,6 +232,7 @@ class Peers:
         self._managers.agent_changed(agent)
         self._dispatch.left(agent)
         self._recovery.agent_left(agent, now)
+        self._process_queries.agent_left(peer)
         if self._state.recorder is not None:
             self._state.recorder.agent_left(peer)
         how = f"has left {counted(objects_left, 'object')} behind" if objects_left else "is gone"
@@ -279,6 +283,16 @@ class Peers:
         if peer not in self.clients:
             raise ProtocolError("only a client may ask for the workers")
         self._worker_queries.ask(peer, event)
+
+    def list_processes(self, peer: bytes, event: ListProcesses, now: float) -> None:
+        """Ask the agents, for a client; raises ProtocolError for another peer."""
+        if peer not in self.clients:
+            raise ProtocolError("only a client may ask for the workers' processes")
+        self._process_queries.ask(peer, event)
+
+    def processes_listed(self, agent: AgentRecord, event: ProcessList) -> None:
+        """An agent has answered."""
+        self._process_queries.answered(agent, event)
 
 
 def _runs_of(unwritten: Iterable[Frames]) -> frozenset[int]:

@@ -81,6 +81,11 @@ class Recovery:
         if self._until is None:
             self._until = now + self._state.config.recovery_seconds
 
+    @property
+    def is_open(self) -> bool:
+        """Whether this is the recovery period."""
+        return self._until is not None
+
     def due(self) -> float | None:
         """When the recovery period ends, or the time for answers to Resend ends."""
         return self._answers_until if self._until is None and self._asked else self._until

@@ -29,7 +29,9 @@ class SessionEnds:
     def end(self, session: SessionRecord, now: float) -> None:
         """A session is over: cancel its runs, or all tasks of a nested session, and forget it."""
         state = self._state
-        apart = [task.id for task in (*state.suspects, *state.exclusive) if task.group.session is session]
+        apart = [
+            task.id for task in (*state.suspects, *state.exclusive, *state.pinned) if task.group.session is session
+        ]
         at_once = [task for task, record in session.tasks.items() if session.nested or record.state == ASSIGNED]
         self._completion.cancel_known(at_once + apart, now)
         state.sessions.pop(session.number, None)

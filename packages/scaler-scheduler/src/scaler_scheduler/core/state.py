@@ -25,6 +25,7 @@ from scaler_scheduler.core.event_log import EventLog
 from scaler_scheduler.core.exclusive import ExclusiveTasks
 from scaler_scheduler.core.functions import FunctionStore
 from scaler_scheduler.core.locality import Locality
+from scaler_scheduler.core.pinned import PinnedTasks
 from scaler_scheduler.core.queue import TaskQueue
 from scaler_scheduler.core.records import (
     ASSIGNED,
@@ -79,6 +80,7 @@ class SchedulerState:
         self.locality = Locality()
         self.suspects = Suspects()
         self.exclusive = ExclusiveTasks()
+        self.pinned = PinnedTasks()
         self.results = SessionResults(config.result_retention_seconds, config.result_limit, self.delete_objects)
         """The kept outcomes of named sessions."""
         self.out: list[Effect | SendToStorage | WriteDump] = []
@@ -162,7 +164,7 @@ class SchedulerState:
         return None
 
     def queue(self, tasks: Sequence[TaskRecord], now: float, *, first: bool = False, soon: bool = False) -> None:
-        """Make tasks wait for a worker; those with missing inputs, suspects and exclusive ones are HELD instead.
+        """Make tasks wait for a worker; those with missing inputs, suspects, pinned and exclusive ones are HELD.
 
         `first` and `soon` are those of `TaskQueue.add`.
         """
@@ -177,16 +179,27 @@ class SchedulerState:
             else:
                 lanes.setdefault(task.group.lane, []).append(task)
         for lane, members in lanes.items():
+            if lane.calls_missing or lane.requirement.agent:
+                self._hold_lane(lane, members)
+                continue
             if self.event_log.listening:
-                self.event_log.entered(HELD if lane.calls_missing else WAITING, members)
-            if lane.calls_missing:
-                for task in members:
-                    task.state = HELD
-                self.send(lane.session.peer, NeedTasks([task.id for task in members]))
-            else:
-                self.waiting.add(members, lane, now, first=first, soon=soon)
-                if lane.agent is not None:
-                    self.nested_lanes[members[0].group.lane] = None
+                self.event_log.entered(WAITING, members)
+            self.waiting.add(members, lane, now, first=first, soon=soon)
+            if lane.agent is not None:
+                self.nested_lanes[members[0].group.lane] = None
+
+    def _hold_lane(self, lane: LaneRecord, tasks: list[TaskRecord]) -> None:
+        """Hold tasks whose calls must be submitted again, or that only one worker may run."""
+        if self.event_log.listening:
+            self.event_log.entered(HELD, tasks)
+        for task in tasks:
+            task.state = HELD
+        if lane.calls_missing:
+            self.send(lane.session.peer, NeedTasks([task.id for task in tasks]))
+            return
+        for task in tasks:
+            task.more()
+            self.pinned.add(task)
 
     def _hold(self, task: TaskRecord, extra: TaskExtra) -> None:
         """The task cannot wait in a lane, since it lacks inputs or must run apart from others."""
@@ -250,8 +263,9 @@ class SchedulerState:
         task.call = b""
 
     def leave_apart(self, task: TaskRecord) -> None:
-        """A task that is HELD as a suspect or as exclusive need not run any more, or runs already."""
+        """A task that is HELD as a suspect, as pinned or as exclusive need not run any more, or runs already."""
         self.suspects.remove(task)
+        self.pinned.remove(task)
         agent = self.exclusive.remove(task)
         if agent is not None and self.agents.get(agent.peer) is agent:
             self.with_room[agent] = None

@@ -28,6 +28,7 @@ from typing import Any, Final
 
 from scaler_io.links.effects import Log
 from scaler_io.links.events import LinkLost, LinkRefused, LinkUp
+from scaler_protocol.capacity import ListProcesses, ProcessList
 from scaler_protocol.errors import ProtocolError, ScalerError, TaskTimeoutError, WorkerDiedError, describe
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import DEFINED, last_deaths
@@ -124,6 +125,7 @@ class ProxyCore:
             Release: lambda message, now: self.kept.release(message.tasks),
             Resend: self._resend,
             Functions: self._functions_came,
+            ListProcesses: lambda message, now: self._send(ProcessList(message.request)),
             Drain: lambda message, now: self._drain("the scheduler asks for it", now),
             DrainRequested: lambda event, now: self._drain(event.reason, now),
             LinkUp: self._link_up,

@@ -84,10 +84,17 @@ class WorkerRuntime(ObjectRuntime):
     """The runtime that `scaler_client.task_context` offers to tasks."""
 
     def __init__(
-        self, runner: Runner, transport: AgentTransport, storage: WorkerObjectStore, shared: SharedState, damage: Damage
+        self,
+        runner: Runner,
+        transport: AgentTransport,
+        storage: WorkerObjectStore,
+        shared: SharedState,
+        damage: Damage,
+        leftovers: Leftovers,
     ) -> None:
         super().__init__(storage)
-        self._runner, self._transport, self._shared, self._damage = runner, transport, shared, damage
+        self._runner, self._transport, self._shared = runner, transport, shared
+        self._damage, self._leftovers = damage, leftovers
 
     @property
     def inputs(self) -> Mapping[int, tuple[bool, bytes]]:
@@ -106,6 +113,7 @@ class WorkerRuntime(ObjectRuntime):
     def retire(self, why: str) -> None:
         """Run no more tasks in this process after the current one; `why` is logged."""
         self._damage.report(why)
+        self._leftovers.note()  # so that the process is examined after this run
 
     def connect(self) -> AgentTransport:
         """The channel to the agent; the previous owner has ended."""
@@ -180,7 +188,7 @@ def run_worker(
             output=output,
         )
         transport = AgentTransport(socket.socket(fileno=ends.messages))
-        task_context.install(WorkerRuntime(runner, transport, storage, shared, damage))
+        task_context.install(WorkerRuntime(runner, transport, storage, shared, damage, leftovers))
         os.register_at_fork(after_in_child=lambda: runner.become_fork(_end_fork))
         leftovers.watch()
         runner.ready()

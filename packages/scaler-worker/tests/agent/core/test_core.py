@@ -15,9 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from scaler_io.links.effects import Log
 from scaler_io.links.events import LinkLost, LinkUp
+from scaler_protocol.capacity import ListProcesses, ProcessList
 from scaler_protocol.errors import NestingLimitError, restore
 from scaler_protocol.handshake import Welcome
-from scaler_protocol.ids import function_id
+from scaler_protocol.ids import function_id, worker_id
 from scaler_protocol.messages import (
     Blocked,
     Cancel,
@@ -45,7 +46,7 @@ from scaler_protocol.storage import DeleteObjects
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.core import AgentCore
 from scaler_worker.agent.core.events import SCHEDULER
-from scaler_worker.agent.core.records import NO_RUN, AgentConfig, WorkerRecord
+from scaler_worker.agent.core.records import GROUP, NO_RUN, AgentConfig, WorkerRecord
 from scaler_worker.ipc.frames import (
     DatagramReturned,
     FunctionMissing,
@@ -53,6 +54,7 @@ from scaler_worker.ipc.frames import (
     OutputWritten,
     RunsEnded,
     WorkerReady,
+    WorkerRetired,
     result_name,
 )
 from support.examples import examples
@@ -201,6 +203,7 @@ class Host:
             worker.knows.add(effect.definition.handle)
         elif isinstance(effect, events.SendTasks):
             assert worker.ready and worker.alive
+            assert {entry[GROUP].pid for entry in effect.entries} <= {0, 1000 + effect.worker}
             worker.unread.append(events.SendTasks(effect.worker, effect.sequence, list(effect.entries)))
         elif isinstance(effect, events.RecallTail):
             self.recall(effect.worker, worker)
@@ -1056,6 +1059,80 @@ def test_a_drained_worker_ends_its_run_and_gives_back_the_rest() -> None:
     assert Resized(1) in host.sent
 
 
+def pinned(pid: int) -> dict[str, Any]:
+    """The group of runs that only this process may run."""
+    return {"worker": worker_id(bytes(16), pid)}
+
+
+def test_a_pinned_run_is_the_next_one_of_its_worker_and_of_no_other() -> None:
+    host = Host(2)
+    host.ready_all()
+    host.run(2)
+    host.drain()
+    others = host.run(40, priority=5)
+    for worker in host.workers.values():
+        worker.begin()
+    busy = host.workers[1].word
+    [mine] = host.run(1, function=G, **pinned(1001))
+    host.read_run(1)
+    assert [entry[0] for entry in host.core.workers.by_number[1].entries()] == [busy]
+    before = set(host.outcomes)
+    while mine not in host.outcomes:
+        host.step(1)
+    assert set(host.outcomes) - before == {busy, mine}, "it goes before all that waits, whatever its priority"
+    host.drain()
+    assert {run: host.status[run] for run in (mine, *others)} == dict.fromkeys((mine, *others), Status.VALUE)
+
+
+def test_a_pinned_run_fails_with_its_worker() -> None:
+    host = Host(2)
+    host.ready_all()
+    [first] = host.run(1, **pinned(1000))
+    [second] = host.run(1, **pinned(1000))
+    [unknown] = host.run(1, **pinned(77))
+    assert host.status == {unknown: Status.FAILED}
+    host.workers[0].begin()
+    host.die(0)
+    assert host.status == {unknown: Status.FAILED, first: Status.LOST, second: Status.FAILED}
+    host.ready_all()
+    runs = [*host.run(1, **pinned(1001)), *host.run(1, **pinned(1001))]
+    host.workers[1].begin()
+    host.handle(SCHEDULER, Drain(1, 1001))
+    assert host.status[runs[1]] == Status.FAILED, "its worker takes no more runs"
+    host.drain()
+    assert host.status[runs[0]] == Status.VALUE
+
+
+def test_a_pinned_run_is_withdrawn_parked_and_told_to_another_scheduler() -> None:
+    host = Host(1)
+    host.ready_all()
+    [busy] = host.run(1)
+    [withdrawn, parked] = [*host.run(1, **pinned(1000)), *host.run(1, function=G, with_body=False, **pinned(1000))]
+    host.handle(SCHEDULER, Withdraw((withdrawn,)))
+    assert host.status == {withdrawn: Status.CANCELLED}
+    host.handle(SCHEDULER, LinkUp(Welcome(5), False))
+    assert [m.runs for m in host.sent if isinstance(m, Reconcile)] == [[busy, parked]]
+    host.drain()
+    host.handle(SCHEDULER, Functions([G], ["g"], Payloads([BODIES[G]])))
+    host.drain()
+    assert host.status[parked] == Status.VALUE
+
+
+def test_processes_are_listed_once_each_slot_has_one() -> None:
+    host = Host(2)
+    host.handle(SCHEDULER, ListProcesses(9))
+    host.ready(0)
+    assert not any(isinstance(message, ProcessList) for message in host.sent)
+    host.ready(1)
+    assert ProcessList(9, [1000, 1001], ["Worker[0]", "Worker[1]"]) in host.sent
+    host.handle(0, WorkerRetired("it was asked to"))
+    host.handle(SCHEDULER, ListProcesses(10))
+    assert not any(message.request == 10 for message in host.sent if isinstance(message, ProcessList))
+    host.unstartable = "no memory"
+    host.die(0)
+    assert ProcessList(10, [1001], ["Worker[1]"]) in host.sent, "no other can be started"
+
+
 def test_an_agent_whose_last_worker_is_drained_gives_back_what_waits_and_ends() -> None:
     host = Host(1)
     host.ready_all()
@@ -1295,9 +1372,13 @@ class AgentMachine(RuleBasedStateMachine):
         timeout=st.sampled_from([0.0, 0.0, 0.02]),
         session=st.sampled_from([SESSION, OTHER_SESSION]),
         depth=st.integers(0, 1),
+        pid=st.sampled_from([0, 0, 0, 1000, 1001, 1077]),
     )
-    def run(self, count: int, function: bytes, with_body: bool, session: int, timeout: float, **level: int) -> None:
+    def run(
+        self, count: int, function: bytes, with_body: bool, session: int, timeout: float, pid: int, **level: int
+    ) -> None:
         group: dict[str, Any] = {"function": function, "session": session, "timeout_seconds": timeout, **level}
+        group["worker"] = worker_id(bytes(16), pid) if pid else b""
         self.host.run(count, with_body, **group)
 
     @rule(data=st.data(), count=st.integers(1, 3))

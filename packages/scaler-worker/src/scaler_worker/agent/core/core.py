@@ -35,6 +35,7 @@ from dataclasses import replace
 from typing import Any
 
 from scaler_io.links.events import LinkLost, LinkRefused, LinkUp
+from scaler_protocol.capacity import ListProcesses, ProcessList
 from scaler_protocol.errors import ProtocolError, ScalerError, describe
 from scaler_protocol.handshake import Welcome
 from scaler_protocol.limits import DEFINED
@@ -98,6 +99,8 @@ class AgentCore:
         self._scheduler = config.scheduler
         self._effects = self.in_flight.effects
         self._rotate_at = 0.0
+        self._listing: list[int] = []
+        """Requests for the processes, which are answered when each slot has one."""
         self._welcome: Welcome | None = None
         self._from_scheduler = self._scheduler_handlers()
         self._from_worker = self._worker_handlers()
@@ -111,6 +114,7 @@ class AgentCore:
             Release: self._release,
             Resend: self._resend,
             Drain: self._draining.drain,
+            ListProcesses: self._processes_asked,
             events.DrainRequested: self._draining.drain_all,
             events.ResizeRequested: self._draining.resize,
             Functions: self._functions_came,
@@ -171,11 +175,15 @@ class AgentCore:
         """Make every pending decision once; returns the effects in order."""
         in_flight = self.in_flight
         self._do_what_is_due(now)
+        if in_flight.pinned:
+            in_flight.send_pinned(now)
         if in_flight.waiting:
             in_flight.assign(now)
         elif self.workers.idle and self.workers.running:
             in_flight.steal(now)
         self._effects += self.workers.balance(len(in_flight.waiting), now)
+        if self._listing and self.workers.is_complete:
+            self._list_processes()
         self._effects += self._failed.settle(now)
         if in_flight.input_missing_runs:
             in_flight.give_back(in_flight.input_missing_runs)
@@ -254,7 +262,11 @@ class AgentCore:
             # The scheduler does not want the outcome of an earlier run; a stored one may be deleted already.
             self.in_flight.kept.release(message.tasks)
             self._learn(message, now)
-            self.in_flight.waiting.extend(self.functions.entries(message))
+            entries = self.functions.entries(message)
+            if any(group.worker for group in message.groups):
+                self.in_flight.queue(entries, now)
+            else:
+                self.in_flight.waiting.extend(entries)
         except Exception as error:  # a fault in these tasks must not affect others
             payload = describe(ScalerError(f"the agent could not queue the task: {type(error).__name__}: {error}"))
             for run, task in enumerate(message.tasks, message.first_run):
@@ -275,7 +287,7 @@ class AgentCore:
     def _learn(self, message: Run | Functions, now: float) -> None:
         if message.functions:
             self.functions.learn(message)
-            self.in_flight.waiting.requeue(self.functions.unpark(message.functions))
+            self.in_flight.requeue(self.functions.unpark(message.functions))
 
     def _functions_came(self, message: Functions, now: float) -> None:
         try:
@@ -306,7 +318,7 @@ class AgentCore:
     def _unfinished(self) -> list[Entry]:
         """Every run that has not ended and is not withdrawn."""
         in_flight = (e for worker in self.workers for e in worker.entries() if e[0] not in worker.withdrawn)
-        return [*in_flight, *self.in_flight.waiting, *self.functions.parked_entries()]
+        return [*in_flight, *self.in_flight.waiting, *self.in_flight.pinned, *self.functions.parked_entries()]
 
     def _link_lost(self, event: LinkLost, now: float) -> None:
         self._stop(1, f"the scheduler is lost: {event.reason}")
@@ -325,6 +337,16 @@ class AgentCore:
             self._failed.take(event, now)
         elif worker := self.workers.by_number.get(event.effect.worker):
             self._not_started(worker, events.WorkerNotStarted(event.reason), now)
+
+    def _processes_asked(self, message: ListProcesses, now: float) -> None:
+        self._listing.append(message.request)
+
+    def _list_processes(self) -> None:
+        ready = self.workers.ready_workers
+        pids, names = [worker.pid for worker in ready], [worker.name for worker in ready]
+        for request in self._listing:
+            self.in_flight.send(ProcessList(request, pids, names))
+        self._listing.clear()
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
@@ -374,7 +396,7 @@ class AgentCore:
         self.workers.check()
         self.in_flight.kept.check()
         flying = [entry for worker in self.workers for entry in worker.entries()]
-        runs = run_ids([*flying, *self.in_flight.waiting, *self.functions.parked_entries()])
+        runs = run_ids([*flying, *self.in_flight.waiting, *self.in_flight.pinned, *self.functions.parked_entries()])
         assert len(runs) == len(set(runs)), "a run is in two states"
         assert not {entry[TASK] for entry in self._unfinished()}.intersection(self.in_flight.kept), (
             "kept, and has a run"

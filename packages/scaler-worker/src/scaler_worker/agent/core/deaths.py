@@ -50,7 +50,7 @@ class Deaths:
                 requeued.append(entry)
         worker.datagrams.clear()
         worker.withdrawn.clear()
-        self._in_flight.waiting.requeue(requeued)
+        self._in_flight.requeue(requeued)
         if not killed:
             where = "".join(f" while it ran task {task:x}" for run, task, *_ in entries if run == current)
             text = f"{worker.name} (process {worker.pid}) {event.reason}{where}"

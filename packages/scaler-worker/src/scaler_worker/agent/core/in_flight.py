@@ -10,7 +10,7 @@ from itertools import repeat
 from typing import Final
 
 from scaler_io.links.effects import Log
-from scaler_protocol.errors import ScalerError, TaskTimeoutError, describe, restore
+from scaler_protocol.errors import ScalerError, TaskTimeoutError, WorkerDiedError, describe, restore
 from scaler_protocol.ids import SESSION_BITS
 from scaler_protocol.messages import Message, Returned, Status, Withdraw, WorkerState, pieces_of
 from scaler_protocol.objects import REFERENCE_BYTES
@@ -18,6 +18,7 @@ from scaler_protocol.profiles import NO_PROFILE
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.functions import FunctionTable
 from scaler_worker.agent.core.kept_outcomes import KeptOutcomes
+from scaler_worker.agent.core.pinned_runs import PinnedRuns
 from scaler_worker.agent.core.records import (
     GROUP,
     NO_RUN,
@@ -51,6 +52,7 @@ class InFlight:
 
     def __init__(self, workers: Workers, functions: FunctionTable, results: ResultBuffer) -> None:
         self.waiting = WaitingRuns()
+        self.pinned = PinnedRuns()
         self.kept = KeptOutcomes()
         self.effects: list[events.AgentEffect] = []
         self.needed: dict[bytes, None] = {}
@@ -80,6 +82,8 @@ class InFlight:
             if not waiting:
                 return
             head = worker.datagrams[0]
+            if worker.pid in self.pinned:
+                continue
             if now < head.since + head.patience:  # otherwise its run may take long
                 self._send_batch(worker, frames.COUNT_LIMIT, now)
 
@@ -113,6 +117,25 @@ class InFlight:
         self.effects.append(events.RecallTail(worker.number))
         return True
 
+    def queue(self, entries: Sequence[Entry], now: float) -> None:
+        """Queue new runs, some of which are pinned: these go before what is queued behind the present run."""
+        self.waiting.extend(self.pinned.sort_out(entries))
+        for pid in self.pinned.pids:
+            if (worker := self._workers.find(pid)) is not None:
+                self.reclaim(worker)
+
+    def send_pinned(self, now: float) -> None:
+        """Send pinned runs to their workers where these are idle; fail those whose worker ends or is gone."""
+        for pid in self.pinned.pids:
+            worker = self._workers.find(pid)
+            if worker is None or worker.state in (WorkerState.STOPPING, WorkerState.DRAINING):
+                error = WorkerDiedError(f"process {pid}, the only worker that may run the task, has ended", pid=pid)
+                while pid in self.pinned:
+                    run, task, *_ = self.pinned.take(pid)
+                    self.fail(run, task, Status.FAILED, describe(error))
+            elif not worker.datagrams:
+                self._send(worker, [self.pinned.take(pid)], now)
+
     def steal(self, now: float) -> None:
         """Work stealing: nothing waits and a worker is idle, so recall datagrams that other workers have not read."""
         wanted = min(len(self._workers.idle), self._workers.slots - len(self._workers.running))
@@ -134,7 +157,9 @@ class InFlight:
         return max(SWEEP_SECONDS, least)
 
     def _send_batch(self, worker: WorkerRecord, count: int, now: float) -> None:
-        entries = self.waiting.take(count, BATCH_MICROSECONDS, frames.DATAGRAM_LIMIT)
+        self._send(worker, self.waiting.take(count, BATCH_MICROSECONDS, frames.DATAGRAM_LIMIT), now)
+
+    def _send(self, worker: WorkerRecord, entries: list[Entry], now: float) -> None:
         kinds = {entry[GROUP].kind for entry in entries}
         if unknown := [kind for kind in kinds if kind.handle not in worker.defined]:
             entries = self._define(worker, unknown, entries)
@@ -331,7 +356,11 @@ class InFlight:
             wanted = [entry for entry in entries if entry[RUN] not in worker.withdrawn]
             worker.withdrawn.difference_update(run_ids(entries))
             entries = wanted
-        self.waiting.requeue(entries)
+        self.requeue(entries)
+
+    def requeue(self, entries: Sequence[Entry]) -> None:
+        """Put runs that were not started back to the front."""
+        self.waiting.requeue(self.pinned.sort_out(entries, first=True))
 
     # --- reclaiming and stopping ------------------------------------------------------------------------------------
 
@@ -388,7 +417,7 @@ class InFlight:
     def withdraw(self, message: Withdraw, now: float) -> None:
         """Withdraw runs in any state; each is reported CANCELLED at once."""
         runs = set(message.runs)
-        for entry in (*self.waiting.remove(runs), *self._functions.remove(runs)):
+        for entry in (*self.waiting.remove(runs), *self.pinned.remove(runs), *self._functions.remove(runs)):
             self.fail(entry[RUN], entry[TASK], Status.CANCELLED, b"")
         for worker in self._workers:
             hit = [entry for entry in worker.entries() if entry[RUN] in runs and entry[RUN] not in worker.withdrawn]

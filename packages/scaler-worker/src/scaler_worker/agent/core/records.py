@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import Final
 
+from scaler_protocol.ids import pid_of
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import MESSAGE_IDS, Group, Reconcile, Status, WorkerState
 from scaler_worker.ipc.frames import FUNCTIONS_LIMIT
@@ -75,12 +76,14 @@ class FunctionKind:
 class TaskGroup:
     """Tasks that share function kind, priority, depth and timeout."""
 
-    __slots__ = ("depth", "kind", "level", "priority", "timeout")
+    __slots__ = ("depth", "kind", "level", "pid", "priority", "timeout")
 
     def __init__(self, group: Group, kind: FunctionKind, default_timeout: float) -> None:
         self.kind = kind
         self.priority, self.depth = group.priority, group.depth
         self.level = (-group.priority, -group.depth)
+        self.pid = pid_of(group.worker)
+        """The only worker that may run the tasks; 0: any."""
         # A NaN is no timeout either: the comparison is false for it.
         self.timeout = group.timeout_seconds if group.timeout_seconds > 0 else default_timeout
 

@@ -25,6 +25,9 @@ STUCK_SECONDS = 3.0
 """How long no worker can be started before parents are ended: the next template needs a while."""
 
 
+_TAKING = (WorkerState.IDLE, WorkerState.RUNNING, WorkerState.BLOCKED)
+
+
 class Workers:
     """Worker records and indexes over them. `reindex` must be called after every change of a record."""
 
@@ -95,6 +98,20 @@ class Workers:
             return None
         self._announced += 1
         return Log(logging.INFO, f"Worker[{worker.number}] started")
+
+    def find(self, pid: int) -> WorkerRecord | None:
+        """The worker with this process id."""
+        return next((worker for worker in self.by_number.values() if worker.pid == pid), None)
+
+    @property
+    def ready_workers(self) -> list[WorkerRecord]:
+        """The workers that take tasks, or will once their present one has ended."""
+        return [worker for worker in self.by_number.values() if worker.state in _TAKING and not worker.retire_reason]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether each slot has such a worker, or none can be started."""
+        return self._failing_since < math.inf or len(self.ready_workers) >= self.slots
 
     def drain(self, pid: int, now: float) -> WorkerRecord | None:
         """Drain the worker with this process id: it finishes its run and exits, and its slot is removed."""

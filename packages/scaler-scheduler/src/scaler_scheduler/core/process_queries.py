@@ -1,0 +1,85 @@
+"""ProcessQueries: clients that ask for the workers' processes, which only the agents know. Pure, no IO."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import field
+
+from scaler_protocol.capacity import ListProcesses, ProcessList
+from scaler_protocol.lazy_dataclass import dataclass
+from scaler_scheduler.core.records import AgentRecord
+from scaler_scheduler.core.state import SchedulerState
+
+QUERIES = 256
+"""Most open queries of one client; the oldest is dropped."""
+
+
+@dataclass(slots=True, eq=False)
+class ProcessQuery:
+    """A query, and what the agents have answered."""
+
+    client: bytes
+    request: int
+    asked: set[bytes]
+    """Agents whose answers are missing."""
+    pids: list[int] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    agents: list[bytes] = field(default_factory=list)
+    hosts: list[str] = field(default_factory=list)
+
+
+class ProcessQueries:
+    """The queries that wait for agents."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self._numbers = itertools.count(1)
+        self._open: dict[int, ProcessQuery] = {}
+
+    def ask(self, client: bytes, message: ListProcesses) -> None:
+        """Ask every agent that has workers; one that connects later is not asked."""
+        agents = {agent.peer for agent in self._state.agents.values() if agent.workers}
+        mine = [number for number, query in self._open.items() if query.client == client]
+        self._drop(lambda query: query.client == client and query.request == message.request)
+        if len(mine) >= QUERIES:
+            self._open.pop(mine[0], None)
+        number = next(self._numbers)
+        self._open[number] = ProcessQuery(client, message.request, agents)
+        for agent in agents:
+            self._state.send(agent, ListProcesses(number))
+        self._answer(number)
+
+    def answered(self, agent: AgentRecord, message: ProcessList) -> None:
+        """An agent names its processes; a late answer is ignored."""
+        query = self._open.get(message.request)
+        if query is None or agent.peer not in query.asked:
+            return
+        query.asked.discard(agent.peer)
+        query.pids += message.pids
+        query.names += message.names
+        query.agents += [agent.peer] * len(message.pids)
+        query.hosts += [agent.host] * len(message.pids)
+        self._answer(message.request)
+
+    def agent_left(self, agent: bytes) -> None:
+        """An agent is gone, and its workers with it."""
+        for number, query in list(self._open.items()):
+            if agent in query.asked:
+                query.asked.discard(agent)
+                self._answer(number)
+
+    def forget(self, client: bytes) -> None:
+        """A client is gone."""
+        self._drop(lambda query: query.client == client)
+
+    def _drop(self, is_unwanted: Callable[[ProcessQuery], bool]) -> None:
+        for number in [number for number, query in self._open.items() if is_unwanted(query)]:
+            del self._open[number]
+
+    def _answer(self, number: int) -> None:
+        """Answer the client if all agents have answered."""
+        if self._open[number].asked:
+            return
+        query = self._open.pop(number)
+        self._state.send(query.client, ProcessList(query.request, query.pids, query.names, query.agents, query.hosts))
