@@ -90,15 +90,17 @@ def test_restarted_workers_forget_modules_and_lose_no_task(
         finally:
             sys.path.remove(str(tmp_path))
 
+    def attempt() -> int:
+        time.sleep(0.005)
+        return getattr(current_task(), "attempt", 0)
+
     assert set(client.run(value, timeout=SECONDS).values()) == {1}
     module.write_text("VALUE = 2", "utf-8")
     assert set(client.run(value, timeout=SECONDS).values()) == {1}, "the module was imported before"
     before = client.run(os.getpid, timeout=SECONDS)
     with Client(cluster.address, timeout_seconds=SECONDS) as other:
-        attempts = [
-            other.submit(lambda: (time.sleep(0.005), getattr(current_task(), "attempt", 0))) for _ in range(200)
-        ]
+        attempts = [other.submit(attempt) for _ in range(200)]
         assert set(client.restart_workers(timeout=SECONDS)) == set(before)
-        assert {future.result(SECONDS)[1] for future in attempts} == {1}, "no task was charged a run"
+        assert {future.result(SECONDS) for future in attempts} == {1}, "no task was charged a run"
     assert not before.keys() & client.run(os.getpid, timeout=SECONDS).keys()
     assert set(client.run(value, timeout=SECONDS).values()) == {2}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -157,6 +157,13 @@ def check_client(
     check_positive_seconds("timeout_seconds", timeout_seconds)
     check_serializer(serializer)
     output_mode(stream_output)
+
+
+def check_initializer(initializer: Callable[[], object] | None) -> Callable[[], object] | None:
+    """Returns it; raises TypeError if it cannot be called."""
+    if initializer is not None and not callable(initializer):
+        raise TypeError(f"initializer={shown(initializer)} cannot be called: give a function without parameters")
+    return initializer
 
 
 def check_session(name: object, secret: object) -> None:

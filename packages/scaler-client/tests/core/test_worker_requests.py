@@ -30,7 +30,9 @@ def test_requests_for_processes_stand_beside_those_for_workers() -> None:
     requests.ask(WorkersRequested(1, 4))
     assert requests.ask(ProcessesRequested(2)) == ListProcesses(2)
     assert requests.again() == [ListWorkers(1, 4), ListProcesses(2)]
-    assert requests.answer(answer := ProcessList(2)) == WorkersListed(2, answer)
+    assert requests.answer(ProcessList(2, [7], ["w"], [b"a"], ["h"], left=1)) is None
+    expected = ProcessList(2, [7, 8], ["w", "v"], [b"a", b"b"], ["h", "i"])
+    assert requests.answer(ProcessList(2, [8], ["v"], [b"b"], ["i"])) == WorkersListed(2, expected)
     requests.ask(ProcessesRequested(3))
     assert requests.drop(3) is None, "the scheduler's answer comes all the same"
     assert requests.answer(ProcessList(3)) is None

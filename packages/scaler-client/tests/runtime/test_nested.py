@@ -195,7 +195,7 @@ def test_all_clients_of_a_worker_share_one_core_and_close_alone(runtime: FakeRun
         one.submit(math.sqrt, 1)
     with pytest.raises(ValueError, match="cannot shut down the scheduler"):
         two.shutdown()
-    with pytest.raises(ValueError, match="a task cannot ask for the workers: ask where it is submitted"):
+    with pytest.raises(ValueError, match="a task cannot ask for the workers: do it where the task is submitted"):
         two.workers()
     two.submit(math.sqrt, 1)
     assert sent(runtime, Submit) and runtime.connections == 1

@@ -98,7 +98,10 @@ class ListProcesses:
 
 @dataclass(frozen=True, slots=True)
 class ProcessList:
-    """The answer to ListProcesses: a row per worker. An agent leaves `agents` and `hosts`, which are the same, out."""
+    """The answer to ListProcesses, or a part of it: a row per worker; `left` ones follow in further messages.
+
+    An agent leaves out `agents` and `hosts`, which are the same for all.
+    """
 
     COLUMNS: ClassVar = (("pids", "names", "agents", "hosts"),)
     OPTIONAL: ClassVar = frozenset({"agents", "hosts"})
@@ -108,6 +111,7 @@ class ProcessList:
     names: Sequence[str] = ()
     agents: Sequence[bytes] = ()
     hosts: Sequence[str] = ()
+    left: int = 0
 
 
 CapacityMessage = ManagerStatus | DesiredWorkers | ListWorkers | WorkerList | ListProcesses | ProcessList

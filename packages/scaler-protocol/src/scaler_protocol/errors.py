@@ -151,6 +151,10 @@ class DeserializeError(ScalerError):
     """The function or its arguments could not be loaded where the task was to run."""
 
 
+class InitializerError(ScalerError):
+    """the initializer of the client failed"""
+
+
 class ResultNotSerializableError(ScalerError, TypeError):
     """The result of the task cannot be serialized."""
 

@@ -218,7 +218,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "capabilities": Column(_FIGURES, ENTRIES),
         "managers": Column(UNIT, ENTRIES),
     },
-    "ProcessList": {"names": Column(WORKER_NAME, ENTRIES), "agents": _IDS, "hosts": _NAMES},
+    "ProcessList": {"names": Column(WORKER_NAME, MESSAGE_IDS), "agents": _IDS, "hosts": _NAMES},
     "ListTasks": {"session": SESSION_NAME, "key": SESSION_KEY},
     "TaskList": {
         "labels": Column(LABEL, ENTRIES),

@@ -201,6 +201,7 @@ struct ProcessList {
   names @2 :List(Text);
   agents @3 :List(Data);
   hosts @4 :List(Text);
+  left @5 :UInt64;
 }
 # Named sessions.
 struct ListTasks { request @0 :UInt64; session @1 :Text; key @2 :Data; results @3 :Bool; }

@@ -90,6 +90,13 @@ def test_processes_are_asked_of_all_agents(driver: SchedulerDriver) -> None:
     names = ("Worker[0]", "Worker[1]", "Worker[0]")
     expected = ProcessList(1, (5, 6, 7), names, (agents[0], agents[0], agents[1]), ("a", "a", "b"))
     assert driver.take(client, ProcessList) == [expected] and not driver.take(other, ProcessList)
+    driver.agent(b"full", 1)
+    driver.feed(client, ListProcesses(2))
+    for agent in (*agents[:2], b"full".ljust(16, b".")):
+        [asked] = driver.take(agent, ListProcesses)
+        driver.feed(agent, ProcessList(asked.request, range(40_000), ["w"] * 40_000))
+    parts = driver.take(client, ProcessList)
+    assert [(len(part.pids), part.left) for part in parts] == [(65_536, 54_464), (54_464, 0)]
     with pytest.raises(ProtocolError, match="only a client"):
         driver.feed(agents[0], ListProcesses(1))
     with pytest.raises(ProtocolError, match="only an agent"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scaler_client.api.client_calls import ClientCalls
@@ -16,6 +16,7 @@ from scaler_client.interrupts import interrupts_blocked
 from scaler_client.parameters import (
     check,
     check_client,
+    check_initializer,
     check_session,
     flag,
     key_settings,
@@ -58,6 +59,9 @@ class Client(ClientCalls):
         session: the name of a session that outlives this client: its tasks go on without it, and a later client with
             the same name gets their futures, see the property `session`. One client at a time has it.
         session_secret: what proves the session; by default the secret key in `keys`, and without keys nothing.
+        initializer: a callable that runs once in each worker, before the first call of this client there, and once more
+            after an `upload`. If it raises, the call raises InitializerError with that exception as its cause, and the
+            next call in that worker tries again. Without effect inside a task, whose clients find what the task finds.
         name: what pages, logs and events call this client; by default user, host, script and process, such as
             `ann@vm train.py 4711`.
 
@@ -90,6 +94,7 @@ class Client(ClientCalls):
         session: str | None = None,
         session_secret: str | bytes | None = None,
         name: str | None = None,
+        initializer: Callable[[], object] | None = None,
     ) -> None:
         security = key_settings(keys, insecure, security_config)
         check_client(address, timeout_seconds, serializer, stream_output, object_storage_address)
@@ -109,13 +114,14 @@ class Client(ClientCalls):
             "insecure": insecure,
             "block": flag("block", block),
             "name": name,
+            "initializer": check_initializer(initializer),
         }
         self._timeout_seconds, self._identity, self._name = timeout_seconds, new_identity(), client_name(name)
         named = connection.SessionName.of(session, session_secret) if session is not None else None
         self._io, self._inside = connection.connect(
             runtime(), address, self._identity, self._name, timeout_seconds, object_storage_address, security, named
         )
-        calls = _submitter(self._io, self._inside, serializer, stream_output, block, timeout_seconds)
+        calls = _submitter(self._io, self._inside, serializer, stream_output, block, timeout_seconds, initializer)
         super().__init__(calls, nested=self._inside is not None)
         self._session = calls.session(session) if session is not None else None
 
@@ -144,6 +150,40 @@ class Client(ClientCalls):
         if name is not None and not isinstance(name, bytes):
             check("name", name, NAME)
         return self._calls.send_object(obj, name)
+
+    def upload(self, module: str | os.PathLike[str] | ModuleType) -> None:
+        """Have later calls find a module, or a package, as it is now; does not wait for workers.
+
+        Workers import it from memory, in the version that was uploaded last before a call was submitted; earlier calls
+        keep what they had, and versions do not disturb each other. It goes before a module of the same name that the
+        workers have. Tasks inside of tasks find it, too. Files of a package that are no modules are read with
+        `pkgutil.get_data`.
+
+        Args:
+            module: a `.py` file, the folder of a package, or a module of either kind, whose files are read again.
+
+        Raises:
+            ValueError: it is no module or package of Python files, the client has a serializer of its own, or this is
+                inside a task.
+            OSError: the files cannot be read.
+            StorageLostError: it is above 16 KiB, and the object storage server is unreachable.
+            ClientQuitError: the client is disconnected.
+
+        >>> from pathlib import Path
+        >>> path = Path("api_upload.py")
+        >>> _ = path.write_text("def answer(): return 42")
+        >>> client.upload(path)
+        >>> path.unlink()
+        >>> def call():
+        ...     import api_upload
+        ...     return api_upload.answer()
+        >>> client.submit(call).result()
+        42
+        """
+        from scaler_client.calls.bundles import read_bundle
+
+        self._outside("upload a module")
+        self._calls.upload(read_bundle(module))
 
     def clear(self) -> None:
         """Cancel all unfinished calls and release all sent objects; the client stays connected.
@@ -243,7 +283,8 @@ class Client(ClientCalls):
         """
         from scaler_client.api.worker_calls import WorkerCalls
 
-        return WorkerCalls(self._outside(), self._calls, timeout).run(fn, args, workers)
+        io = self._outside()
+        return WorkerCalls(io, self._calls, timeout).run(self._calls.find(fn), args, workers)
 
     def restart_workers(self, *, timeout: float | None = None, workers: Iterable[str] | None = None) -> list[str]:
         """Replace workers by new processes, each when its present task has ended; waits, and returns the replaced ones.
@@ -380,11 +421,11 @@ class Client(ClientCalls):
 
     # --- within -----------------------------------------------------------------------------------------------------
 
-    def _outside(self) -> IoThread:
+    def _outside(self, what: str = "ask for the workers") -> IoThread:
         """The io thread; raises ValueError inside a task, which shares the connection of its worker's host."""
         self._check()
         if self._inside is not None:
-            raise ValueError("a task cannot ask for the workers: ask where it is submitted, and pass it the answer")
+            raise ValueError(f"a task cannot {what}: do it where the task is submitted")
         return self._io
 
     def _check(self) -> None:
@@ -398,10 +439,13 @@ def _submitter(
     stream_output: bool | str,
     waits: bool,
     patience: float,
+    initializer: Callable[[], object] | None,
 ) -> CallSubmitter:
     """The submitter of a new client, whose connection is closed if there can be none."""
     try:
-        return CallSubmitter(io, inside, serializer, stream_output, waits=waits, patience=float(patience))
+        return CallSubmitter(
+            io, inside, serializer, stream_output, waits=waits, patience=float(patience), initializer=initializer
+        )
     except BaseException:
         if inside is None:
             io.stop()

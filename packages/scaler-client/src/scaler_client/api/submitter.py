@@ -5,13 +5,16 @@ Graphs and maps are planned elsewhere; they take the functions, groups and argum
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from scaler_client.calls.arguments import ArgumentCache
+from scaler_client.calls.bundles import Bundle
 from scaler_client.calls.encoding import Callee, Callees, CallWriter, PartCalls, PickledCalls
+from scaler_client.calls.environments import ClientEnvironment
 from scaler_client.calls.object_reference import ObjectReference, SentObjects
 from scaler_client.calls.task_options import TaskOptions
 from scaler_client.core.records import CallGroup
@@ -31,6 +34,7 @@ from scaler_protocol.errors import (
     describe,
 )
 from scaler_protocol.handshake import INLINE_LIMIT
+from scaler_protocol.ids import new_identity
 from scaler_protocol.messages import Status
 from scaler_protocol.serializer import Serializer
 
@@ -61,6 +65,7 @@ class CallSubmitter:
         *,
         waits: bool,
         patience: float,
+        initializer: Callable[[], object] | None = None,
     ) -> None:
         self._io, self._inside, self._waits, self._patience = io, inside, waits, patience
         self.is_closed = False
@@ -74,6 +79,9 @@ class CallSubmitter:
             PickledCalls(self._owner, self._arguments) if default else PartCalls(self._owner, serializer, store)
         )
         self._callees = Callees(self._writer, stream_output=stream_output, store=store)
+        self._uploading = threading.Lock()
+        if initializer is not None and inside is None:
+            self._callees.enter(ClientEnvironment({}, initializer, new_identity()))
 
     def session(self, name: str) -> ClientSession:
         """The named session of this client."""
@@ -118,6 +126,15 @@ class CallSubmitter:
         label = name if name is not None else f"object {sent.object_id.hex()[:8]}"
         label = label.encode() if isinstance(label, str) else label
         return ObjectReference(label, len(payload), sent, self._writer.load)
+
+    def upload(self, bundle: Bundle) -> None:
+        """Later calls find these modules; raises ValueError, ScalerError."""
+        with self._uploading:
+            self._callees.upload(bundle)
+
+    def find_own(self, fn: Callable[..., Any]) -> Callee:
+        """A function of the engine, encoded, which needs nothing of what the client has uploaded."""
+        return Callees(self._writer, stream_output=False, store=self._io.storage.store).write(fn)
 
     def find(self, fn: Callable[..., Any], fresh: bool = False) -> Callee:
         """The encoded function; with `fresh` it is encoded again. Raises ClientQuitError."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import CancelledError, wait
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from scaler_client.api.submitter import CallSubmitter
+from scaler_client.calls.encoding import Callee
 from scaler_client.calls.task_options import NO_OPTIONS
 from scaler_client.futures.futures import ScalerFuture
 from scaler_client.futures.waiters import deadline
@@ -36,9 +37,8 @@ class WorkerCalls:
         self._io, self._calls, self._timeout = io, calls, timeout
         self._until = deadline(timeout)
 
-    def run(self, fn: Callable[..., Any], args: tuple[Any, ...], workers: Iterable[str] | None) -> dict[str, Any]:
+    def run(self, callee: Callee, args: tuple[Any, ...], workers: Iterable[str] | None) -> dict[str, Any]:
         """The result of the call, or its exception, by worker."""
-        callee = self._calls.find(fn)
         callee.check.check(*args)
         futures: dict[str, ScalerFuture[Any]] = {}
         try:
@@ -54,7 +54,7 @@ class WorkerCalls:
 
     def restart(self, why: str, workers: Iterable[str] | None) -> list[str]:
         """Have the workers end after their present task; returns them when others have taken their places."""
-        outcomes = self.run(_retire, (why,), workers)
+        outcomes = self.run(self._calls.find_own(_retire), (why,), workers)
         for outcome in outcomes.values():
             if isinstance(outcome, BaseException) and not isinstance(outcome, WorkerDiedError):
                 raise outcome

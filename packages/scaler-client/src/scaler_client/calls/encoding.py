@@ -5,10 +5,13 @@ from __future__ import annotations
 import pickle
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, Final, TypeVar
 
 from scaler_client.calls.arguments import ArgumentCache
+from scaler_client.calls.bundles import Bundle
+from scaler_client.calls.environments import ClientEnvironment, EnvironmentKey, entered_key
 from scaler_client.calls.object_reference import ObjectReference, payload_of
 from scaler_client.calls.part_encoding import future_part, object_part
 from scaler_client.core.records import CallGroup, Dependency, FunctionBody
@@ -269,12 +272,30 @@ class Callees:
         self.parent = 0
         """The run whose code submits, 0 outside of tasks."""
         self._writer = writer
+        self._environment: ClientEnvironment | None = None
+        self._environment_key = entered_key() if writer.encoding == Encoding.PICKLE else None
+        """What functions are wrapped with: the own environment, or that of the task around the client."""
         self._stream_output = output_mode(stream_output)
         self._store = store
         self._bodies: weakref.WeakValueDictionary[bytes, FunctionBody] = weakref.WeakValueDictionary()
         self._callees: dict[int, Callee] = {}
         self._by_value = frozenset(by_value_modules)
         self._groups: dict[object, CallGroup] = {}
+
+    def enter(self, environment: ClientEnvironment) -> None:
+        """Functions have this environment from now on.
+
+        Raises ValueError for a custom serializer, and ScalerError if the environment cannot be stored.
+        """
+        if self._writer.encoding != Encoding.PICKLE:
+            raise ValueError("a client with a serializer of its own can have no initializer, and upload nothing")
+        self._environment_key = environment.key(self._store)
+        self._environment = environment
+        self._callees.clear()
+
+    def upload(self, bundle: Bundle) -> None:
+        """Functions have these modules, too, from now on; raises as `enter` does."""
+        self.enter((self._environment or ClientEnvironment({}, None, b"")).with_bundle(bundle))
 
     def find(self, fn: Callable[..., Any]) -> Callee:
         """The Callee of a function; raises TypeError for an object that is not callable."""
@@ -296,7 +317,7 @@ class Callees:
         # Before it is serialized, so that a change in between is detected the next time.
         check, unchanged = check_for(fn), watch(fn)
         try:
-            written = self._writer.dump(fn)
+            written = self._dump(self._environment_key, fn)
         except Exception as error:
             name = f"the function {name_of(fn)}"
             add_note(error, self._writer.fault_in(name, fn) or f"raised while {name} was serialized")
@@ -306,11 +327,16 @@ class Callees:
         if known is not None and known.content == identity:
             body = known.body
         else:
-            body = self._body(identity, name_of(fn), written, fn)
+            dump = partial(self._dump, self._environment_key)
+            body = self._body(identity, name_of(fn), written, fn, dump)
         callee = Callee(check, unchanged or _always_changed, body, identity)
         if unchanged is None or not self._cache(fn, callee):
             self._callees.pop(id(fn), None)
         return callee
+
+    def _dump(self, environment: EnvironmentKey | None, fn: Callable[..., Any]) -> bytes:
+        written = self._writer.dump(fn)
+        return environment.wrap(written) if environment is not None else written
 
     def group(self, callee: Callee) -> CallGroup:
         """The group of calls without options."""
@@ -379,12 +405,14 @@ class Callees:
         callees[key] = callee
         return True
 
-    def _body(self, identity: bytes, name: str, written: bytes, fn: Callable[..., Any]) -> FunctionBody:
+    def _body(
+        self, identity: bytes, name: str, written: bytes, fn: Callable[..., Any], dump: Callable[[Any], bytes]
+    ) -> FunctionBody:
         body = self._bodies.get(identity)
         if body is None:
             handle = self._store(written)
             if type(handle) is not StoredPayload:
                 return FunctionBody(identity, name, written)
-            handle.object.set_source(weak_source(fn, self._writer.dump, checksum(written)))
+            handle.object.set_source(weak_source(fn, dump, checksum(written)))
             body = self._bodies[identity] = FunctionBody(function_id(handle, stored=True), name, handle)
         return body

@@ -137,9 +137,6 @@ class ClientCore:
             TasksCancelled: self._cancel,
             BlockingChanged: self._blocked_runs.change,
             ShutdownRequested: self._shut_down,
-            WorkersRequested: self._workers_requested,
-            ProcessesRequested: self._workers_requested,
-            WorkersUnwanted: self._workers_unwanted,
             ClearRequested: self._clear,
             ClientClosed: self._close,
             MessageRejected: self._reject,
@@ -158,12 +155,20 @@ class ClientCore:
             NeedTasks: self._need_tasks,
             Output: self._output,
             ShutdownAnswer: self._shutdown_answer,
-            WorkerList: self._workers_listed,
-            ProcessList: self._workers_listed,
             DeleteObjects: self._delete_objects,
             Ended: self._ended,
             TaskCredit: self._credited,
+            **self._of_workers(),
             **self._of_named_sessions(),
+        }
+
+    def _of_workers(self) -> dict[type[Any], Callable[[Any, float], None]]:
+        return {
+            WorkersRequested: self._workers_requested,
+            ProcessesRequested: self._workers_requested,
+            WorkersUnwanted: self._workers_unwanted,
+            WorkerList: self._workers_listed,
+            ProcessList: self._workers_listed,
         }
 
     def _of_named_sessions(self) -> dict[type[Any], Callable[[Any, float], None]]:

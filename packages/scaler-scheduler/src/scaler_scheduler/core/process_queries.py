@@ -8,6 +8,7 @@ from dataclasses import field
 
 from scaler_protocol.capacity import ListProcesses, ProcessList
 from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.messages import MESSAGE_IDS
 from scaler_scheduler.core.records import AgentRecord
 from scaler_scheduler.core.state import SchedulerState
 
@@ -82,4 +83,15 @@ class ProcessQueries:
         if self._open[number].asked:
             return
         query = self._open.pop(number)
-        self._state.send(query.client, ProcessList(query.request, query.pids, query.names, query.agents, query.hosts))
+        count = len(query.pids)
+        for at in range(0, max(1, count), MESSAGE_IDS):
+            end = at + MESSAGE_IDS
+            answer = ProcessList(
+                query.request,
+                query.pids[at:end],
+                query.names[at:end],
+                query.agents[at:end],
+                query.hosts[at:end],
+                left=max(0, count - end),
+            )
+            self._state.send(query.client, answer)

@@ -133,6 +133,8 @@ class CallCodec:
                 serializer = self._store.get(bytes(definition.serializer_body))
                 definition = replace(definition, serializer_body=serializer)
             loaded = load_function(definition)
+            if loaded.environment is not None:
+                raise DeserializeError("tasks of Symphony have no initializer, and find no uploaded modules")
         self._functions[definition.handle] = loaded
         if len(self._functions) > FUNCTIONS_LIMIT:
             self._functions.popitem(last=False)

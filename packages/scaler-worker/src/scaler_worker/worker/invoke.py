@@ -8,10 +8,12 @@ import operator
 import pickle
 import re
 from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import CoroutineType
 from typing import Any, Final, NamedTuple
 
+from scaler_client.calls.environments import Environment, WrappedFunction, environment
 from scaler_client.calls.part_encoding import read_parts
 from scaler_client.payloads import pickles
 from scaler_client.payloads.classes import begin, defining
@@ -42,9 +44,12 @@ _SMALL_TUPLE: Final = 8
 
 _MISSING: Final = (
     "install it where the workers run, or set their PYTHONPATH, or have it travel with its functions: "
-    "cloudpickle.register_pickle_by_value({})"
+    "cloudpickle.register_pickle_by_value({0}), or client.upload({0})"
 )
-_STALE: Final = "the workers have another version of the module {}, and need to be started again"
+_STALE: Final = (
+    "the workers have another version of the module {0}, and need to be started again: client.restart_workers(), or"
+    " upload this one: client.upload({0})"
+)
 _NAME_MISSING: Final = re.compile(r"Can't get attribute .* on <module '([^']*)'")
 _READ_ONLY: Final = (
     "arrays that a task receives are read-only, since all tasks of a host share them: change a copy, array.copy()"
@@ -68,6 +73,8 @@ class LoadedFunction(NamedTuple):
     load_call: LoadCall
     dump: Callable[[Any], Payload]
     classes: Classes
+    environment: Environment | None = None
+    """In which it was loaded, and its calls are run."""
 
 
 def check_definition(definition: Definition) -> None:
@@ -81,26 +88,44 @@ def check_definition(definition: Definition) -> None:
 
 
 def load_function(definition: Definition) -> LoadedFunction:
-    """Load the function of a definition; raises DeserializeError naming what cannot be loaded."""
+    """Load the function of a definition; raises DeserializeError naming what cannot be loaded, or InitializerError."""
     encoding = definition.encoding
     with defining() as classes:
         if encoding == Encoding.PARTS:
             return _load_with_parts(definition, classes)
         function = load_named(definition.name) if not definition.body else _load(definition, pickle.loads)
+        if isinstance(function, WrappedFunction):
+            return _load_in(environment(function.environment), replace(definition, body=function.function), classes)
     if encoding == Encoding.JSON:
         return LoadedFunction(function, encoding, _load_json, _dump_json, classes)
     return LoadedFunction(function, encoding, pickles.load, dump_value, classes)
 
 
 def load_invoker(definition: Definition, finish: Await) -> Invoker:
-    """Load the function of a definition as an Invoker; raises DeserializeError naming what cannot be loaded.
+    """Load the function of a definition as an Invoker; raises as `load_function` does.
 
     If a call returns a coroutine, `finish` runs it.
     """
     loaded = load_function(definition)
-    if loaded.encoding == Encoding.PICKLE:
-        return _pickle_invoker(loaded.function, finish, loaded.classes)
-    return _invoker(loaded, finish)
+    if loaded.encoding != Encoding.PICKLE:
+        return _invoker(loaded, finish)
+    invoker = _pickle_invoker(loaded.function, finish, loaded.classes)
+    return _within(loaded.environment, invoker) if loaded.environment is not None else invoker
+
+
+def _load_in(entered: Environment, definition: Definition, classes: Classes) -> LoadedFunction:
+    with entered:
+        entered.initialize()
+        function = _load(definition, pickle.loads)
+    return LoadedFunction(function, Encoding.PICKLE, pickles.load, dump_value, classes, entered)
+
+
+def _within(entered: Environment, invoker: Invoker) -> Invoker:
+    def run(call: Buffer) -> tuple[int, Payload]:
+        with entered:
+            return invoker(call)
+
+    return run
 
 
 def load_named(name: str) -> Callable[..., Any]:
@@ -158,7 +183,7 @@ def _pickle_invoker(function: Callable[..., Any], finish: Await, classes: Classe
 
 
 def _invoker(loaded: LoadedFunction, finish: Await) -> Invoker:
-    function, encoding, load_call, dump, classes = loaded
+    function, encoding, load_call, dump, classes, _ = loaded
 
     def run(call: Buffer) -> tuple[int, Payload]:
         if class_scope.loaded or classes:

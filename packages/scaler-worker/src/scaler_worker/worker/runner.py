@@ -25,9 +25,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
+from scaler_client.payloads.user_exceptions import formatted
 from scaler_client.task_context import CurrentTask
 from scaler_protocol.buffers import Buffer, Payload
-from scaler_protocol.errors import DeserializeError, ScalerError
+from scaler_protocol.errors import DeserializeError, InitializerError, ScalerError
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.outputs import StreamOutput
 from scaler_worker.ipc.frames import (
@@ -50,7 +51,7 @@ from scaler_worker.ipc.frames import (
 )
 from scaler_worker.ipc.inputs import split_inputs
 from scaler_worker.worker.function_cache import FunctionCache
-from scaler_worker.worker.invoke import Await, Invoker, check_definition, failed, load_invoker
+from scaler_worker.worker.invoke import Await, Invoker, check_definition, failed, load_invoker, raised
 from scaler_worker.worker.output_prefixes import PrefixedLines
 
 if TYPE_CHECKING:
@@ -205,6 +206,8 @@ class Runner:
                 check_definition(definition)
                 whole = self._with_bodies(definition)
                 invoker = load_invoker(whole, self._finish)
+            except InitializerError as error:
+                return raised(error, formatted(error), definition.encoding)
             except ScalerError as error:
                 return failed(error)
             if definition.stream_output:
