@@ -9,7 +9,7 @@ import pytest
 
 from scaler_client.api.client import Client
 from scaler_client.api.connected_workers import ConnectedWorkers, WorkerHost
-from scaler_protocol.capacity import ListWorkers
+from scaler_protocol.capacity import ListProcesses, ListWorkers
 from scaler_protocol.errors import ClientQuitError, SchedulerLostError
 
 SECONDS = 20.0
@@ -40,6 +40,14 @@ def test_the_time_limit_says_how_many_there_are_and_what_to_do(client: Client, c
     with pytest.raises(TimeoutError, match=expected):
         client.wait_for_workers(3, timeout=0.1)
     assert not client._io._core._worker_requests
+
+
+def test_workers_that_are_not_named_in_time(client: Client, cluster: Any) -> None:
+    with pytest.raises(TimeoutError, match=r"has not named the workers within 0\.1 s"):
+        client.run(abs, -1, timeout=0.1)
+    with pytest.raises(TimeoutError, match=r"has not named the workers within 0 s"):
+        client.restart_workers(timeout=0)
+    assert cluster.wait_for(ListProcesses, 2) and not client._io._core._worker_requests
 
 
 def test_a_new_scheduler_is_asked_again(client: Client, cluster: Any) -> None:

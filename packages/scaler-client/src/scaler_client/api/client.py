@@ -274,7 +274,9 @@ class Client(ClientCalls):
             workers: ids of the workers that are to run it, as an earlier call has returned them; None for all.
 
         Raises:
-            SchedulerLostError: the scheduler does not name the workers within `timeout`.
+            TimeoutError: the scheduler has not named the workers within `timeout`: it does not answer, or workers of a
+                host are still starting.
+            SchedulerLostError: the scheduler is unreachable for the client's `timeout_seconds`.
             ValueError, TypeError: a parameter or the call is invalid, a worker unknown, or this is inside a task.
             SubmitLimitError, ClientQuitError: as in `submit`.
 

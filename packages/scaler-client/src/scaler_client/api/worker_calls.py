@@ -16,7 +16,7 @@ from scaler_client.futures.waiters import deadline
 from scaler_client.parameters import check, items
 from scaler_client.task_context import runtime
 from scaler_protocol.capacity import ProcessList
-from scaler_protocol.errors import SchedulerLostError, WorkerDiedError
+from scaler_protocol.errors import WorkerDiedError
 from scaler_protocol.ids import worker_id
 from scaler_protocol.limits import SECONDS
 from scaler_protocol.ranges import shown
@@ -73,7 +73,7 @@ class WorkerCalls:
         """The ids of all workers, as in messages, by those that users see."""
         answer = self._io.worker_lists.processes(self._left)
         if answer is None:
-            raise SchedulerLostError(
+            raise TimeoutError(
                 f"the scheduler at {self._io.address} has not named the workers within {self._timeout:g} s: it does not"
                 " answer, or workers of a host are still starting"
             )
