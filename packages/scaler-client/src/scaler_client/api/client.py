@@ -169,15 +169,13 @@ class Client(ClientCalls):
             StorageLostError: it is above 16 KiB, and the object storage server is unreachable.
             ClientQuitError: the client is disconnected.
 
+        >>> import importlib
         >>> from pathlib import Path
         >>> path = Path("api_upload.py")
         >>> _ = path.write_text("def answer(): return 42")
         >>> client.upload(path)
         >>> path.unlink()
-        >>> def call():
-        ...     import api_upload
-        ...     return api_upload.answer()
-        >>> client.submit(call).result()
+        >>> client.submit(lambda: importlib.import_module("api_upload").answer()).result()
         42
         """
         from scaler_client.calls.bundles import read_bundle
