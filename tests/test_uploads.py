@@ -98,6 +98,7 @@ def test_an_initializer_runs_once_in_each_worker_and_again_after_an_upload(
     def initialized() -> int:
         return getattr(builtins, "scaler_initialized", 0)
 
+    client.restart_workers(timeout=SECONDS)  # those that nested tasks needed are not replaced
     with Client(cluster.address, timeout_seconds=SECONDS, initializer=initialize) as prepared:
         assert set(prepared.map(lambda _: initialized(), range(50))) == {1}
         assert set(prepared.run(initialized, timeout=SECONDS).values()) == {1}

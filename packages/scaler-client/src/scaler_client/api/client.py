@@ -278,8 +278,8 @@ class Client(ClientCalls):
             ValueError, TypeError: a parameter or the call is invalid, a worker unknown, or this is inside a task.
             SubmitLimitError, ClientQuitError: as in `submit`.
 
-        >>> sorted(client.run(pow, 2, 10).values())
-        [1024, 1024]
+        >>> set(client.run(pow, 2, 10).values())
+        {1024}
         """
         from scaler_client.api.worker_calls import WorkerCalls
 
