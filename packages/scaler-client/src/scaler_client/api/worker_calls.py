@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import CancelledError, wait
 from dataclasses import replace
@@ -89,12 +90,13 @@ class WorkerCalls:
 
 
 def _named(answer: ProcessList) -> dict[str, bytes]:
-    """The workers as `host:pid`; if hosts have the same name, that of a later one has the id of its agent behind it."""
-    named: dict[str, bytes] = {}
-    for host, agent, pid in zip(answer.hosts, answer.agents, answer.pids, strict=True):
-        name = f"{host}:{pid}"
-        named[f"{name}@{agent.hex()}" if name in named else name] = worker_id(agent, pid)
-    return named
+    """The workers as `host:pid`; where hosts have the same name, with the id of the agent behind it."""
+    rows = list(zip(answer.hosts, answer.pids, answer.agents, strict=True))
+    counts = Counter((host, pid) for host, pid, _ in rows)
+    return {
+        f"{host}:{pid}@{agent.hex()}" if counts[host, pid] > 1 else f"{host}:{pid}": worker_id(agent, pid)
+        for host, pid, agent in rows
+    }
 
 
 def _chosen(named: Mapping[str, bytes], workers: Iterable[str] | None) -> Mapping[str, bytes]:

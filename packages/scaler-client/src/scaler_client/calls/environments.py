@@ -89,7 +89,8 @@ class Environment:
         self._finder = BundleFinder(bundles, key.id.hex()[:8])
         self._own: dict[str, ModuleType] = {}
         self._others: dict[str, ModuleType] = {}
-        self._count = 0
+        self._last = ""
+        """The module that was imported last when it was entered."""
         self._is_initialized = not self._initializer
 
     def __enter__(self) -> Environment:
@@ -100,7 +101,7 @@ class Environment:
             self._others = _take_modules(names) if any(name in sys.modules for name in names) else {}
             sys.modules.update(self._own)
             sys.meta_path.insert(0, self._finder)
-            self._count = len(sys.modules)
+            self._last = next(reversed(sys.modules))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -109,9 +110,8 @@ class Environment:
         if names := self._finder.names:
             if self._finder in sys.meta_path:
                 sys.meta_path.remove(self._finder)
-            if len(sys.modules) == self._count:
-                for name in self._own:
-                    sys.modules.pop(name, None)
+            if next(reversed(sys.modules)) == self._last:
+                self._own = {name: sys.modules.pop(name) for name in self._own if name in sys.modules}
             else:  # modules were imported
                 self._own = _take_modules(names)
             sys.modules.update(self._others)
@@ -122,7 +122,7 @@ class Environment:
             return
         try:
             pickles.load(self._initializer)()
-        except Exception as error:
+        except BaseException as error:  # sys.exit() does not end the worker
             raise InitializerError(f"the initializer of the client failed: {headline(error)}") from error
         self._is_initialized = True
 
