@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from scaler_io.transport import publishing
 from scaler_io.transport.connections import TOPICS
 from scaler_io.transport.endpoint import ListenError
 from scaler_io.transport.publishing import PUBLISHED_AHEAD, Publisher, Subscriber
@@ -134,6 +135,24 @@ def test_who_never_subscribed_unsubscribes_nobody(publisher: Publisher, tmp_path
     assert next_frames(listener) == [HEAD, b"still"]
     listener.close()
     wait_left(publisher)
+
+
+def test_others_have_a_turn_while_subscriptions_change_without_end(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Endless:
+        received = 0
+
+        def recv(self, *_: object) -> zmq.Frame:
+            self.received += 1
+            return zmq.Frame(b"\1")
+
+    endless = Endless()
+    monkeypatch.setattr(publishing, "RAW", endless)
+    monkeypatch.setattr(publishing, "is_readable", lambda socket: True)
+    monkeypatch.setattr(publishing, "descriptor_of", lambda frame: 1 << 20)
+    assert publisher.joined() and publisher.is_readable()
+    assert endless.received == publishing._CHANGES_TOGETHER
 
 
 def test_who_listens_no_more_and_stays_has_left(publisher: Publisher, tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ import socket
 import struct
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from scaler_io.descriptors import connection_limit, limit, shut_down
+from scaler_io.descriptors import connection_limit, limit, monitor_connections, shut_down
 from scaler_protocol.plurals import counted
 
 LOGGER: Final = logging.getLogger("scaler")
@@ -39,6 +40,8 @@ FRAME_BYTES: Final = 9
 """Bytes of ZeroMQ's frame header."""
 TOPICS: Final = 16
 """Topics that a peer may subscribe to over one connection; a monitor needs only the empty one, which is everything."""
+CHANGES: Final = 1000
+"""Changes of subscriptions over one connection; a monitor subscribes again when it has missed something."""
 TOPIC_BYTES: Final = 256
 """Longest topic: ZeroMQ keeps subscriptions in a tree with a node per byte."""
 _HURRY: Final = 4
@@ -236,7 +239,8 @@ class ConnectionLimiter:
 
 
 class SubscriptionLimiter(ConnectionLimiter):
-    """Knows a publisher's subscribers. It also closes connections with more than TOPICS subscriptions, and logs this.
+    """Knows a publisher's subscribers. It also closes connections beyond the share of monitors, and those with more
+    than TOPICS subscriptions or CHANGES changes of them, and logs this.
 
     ZeroMQ has no option for this, and keeps the subscriptions of a connection as long as it lasts.
     """
@@ -246,13 +250,26 @@ class SubscriptionLimiter(ConnectionLimiter):
         self.subscribers: set[int] = set()
         """Descriptors of the peers that have subscribed to everything; it may hold ended ones until all have ended."""
         self._topics: dict[int, set[bytes]] = {}
+        self._changes: Counter[int] = Counter()
+        """How often the peer of each descriptor has changed its subscriptions."""
+        self._many = _RareLog(
+            "%s: %s refused: monitors may have %d, so that enough files of this process are left to others; raise its "
+            "limit with ulimit -n, or LimitNOFILE= of systemd"
+        )
+        self._changeable = _RareLog(
+            f"%s: closed %s, whose peers changed their subscriptions {CHANGES:,} times; they may connect again"
+        )
         self._curious = _RareLog(
             f"%s: closed %s, whose peers subscribed to more than {TOPICS} topics; monitors need the empty one"
         )
 
     def accepted(self, descriptor: int) -> None:
         self._topics.pop(descriptor, None)
+        self._changes.pop(descriptor, None)
         super().accepted(descriptor)
+        if len(self._connections) > (most := monitor_connections()):
+            self._many.add(self._address, most)
+            shut_down(descriptor)
 
     def subscription_changed(self, descriptor: int | None, change: bytes) -> bool:
         """Process a change that ZeroMQ reports; returns whether a peer has subscribed to everything, perhaps again.
@@ -265,6 +282,12 @@ class SubscriptionLimiter(ConnectionLimiter):
                 self.subscribers.clear()
             return False
         self.of(descriptor).read += len(change) + FRAME_BYTES
+        self._changes[descriptor] += 1
+        if self.is_restless(descriptor):
+            self.subscribers.discard(descriptor)
+            shut_down(descriptor)
+            self._changeable.add(self._address)
+            return False
         if change.startswith(_SUBSCRIBED):
             self._subscribed(descriptor, change)
         if change == _SUBSCRIBED:
@@ -272,6 +295,10 @@ class SubscriptionLimiter(ConnectionLimiter):
         elif change == _UNSUBSCRIBED:
             self.subscribers.discard(descriptor)
         return change == _SUBSCRIBED
+
+    def is_restless(self, descriptor: int | None) -> bool:
+        """Whether a connection was closed for too many changes: further ones, sent before that, need not be handled."""
+        return descriptor is not None and self._changes[descriptor] > CHANGES
 
     def _subscribed(self, descriptor: int, topic: bytes) -> None:
         topics = self._topics.setdefault(descriptor, set())

@@ -37,6 +37,8 @@ from scaler_protocol.errors import AddressError
 
 PUBLISHED_AHEAD = 64
 """Messages that may wait for a slow subscriber, on either side of a connection."""
+_CHANGES_TOGETHER = 32
+"""Changes of subscriptions that are processed together: their senders may never stop."""
 _TOPIC_MESSAGE_BYTES = TOPIC_BYTES + 64
 """A topic as CURVE encrypts it; its handshake needs more than a topic alone may have."""
 
@@ -70,18 +72,26 @@ class Publisher:
             os.umask(mask)
 
     def fileno(self) -> int:
-        """The descriptor to wait on; `joined` re-arms its edge."""
+        """The descriptor to wait on; `is_readable` re-arms its edge."""
         return self._socket.FD
 
     def joined(self) -> bool:
-        """Whether a subscriber has joined since the last call; call it after sending, too."""
+        """Whether a subscriber has joined since the last call; call it again while `is_readable`, and after sending."""
         joined = False
-        while is_readable(self._socket):
+        for _ in range(_CHANGES_TOGETHER):
+            if not self.is_readable():
+                break
             frame = RAW.recv(self._socket, NOWAIT, False)
             descriptor = descriptor_of(frame)
+            if self._limiter.is_restless(descriptor):
+                continue
             if self._gate is None or descriptor is None or self._is_accepted(self._gate, descriptor, frame):
                 joined = self._limiter.subscription_changed(descriptor, frame.bytes) or joined
         return joined and self.has_subscribers
+
+    def is_readable(self) -> bool:
+        """Whether subscriptions have changed; it also re-arms the edge of the descriptor."""
+        return is_readable(self._socket)
 
     def _is_accepted(self, gate: Gate, descriptor: int, frame: Any) -> bool:
         """Whether the sender's key is accepted; if not, its connection is closed."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import time
 from itertools import count
@@ -34,6 +35,8 @@ from scaler_scheduler.monitoring.storage_watch import StorageWatch
 LOGGER = logging.getLogger("scaler")
 STATUS_SECONDS = 1.0
 EVENT_SECONDS = 0.1
+TOGETHER_SECONDS = 0.1
+"""Who joins so soon after another one waits, so that everything is published for many at once."""
 LOCAL_MONITORS = "/tmp/*_[0-9]*_monitor"
 """The paths that `local_monitor` makes."""
 
@@ -105,6 +108,12 @@ class MonitorPublisher:
         self._publisher = Publisher(keys)
         self._credentials = keys.own if keys is not None else None
         self._claims: list[SocketLock] = []
+        self._begun = -math.inf
+        """When everything was published."""
+        self._beginning: asyncio.TimerHandle | None = None
+        """While subscribers wait for that."""
+        self._again: asyncio.Handle | None = None
+        """While subscriptions have changed that were not looked at."""
         self._failures = 0
         self._numbers = count(1)
         self._timers: list[asyncio.TimerHandle] = []
@@ -130,19 +139,34 @@ class MonitorPublisher:
             LOGGER.info("Scheduler: listen to scheduler monitor address %s", address)
 
     def _hear(self) -> None:
-        """Handle new subscriptions, and the end of the last one."""
-        while self._publisher.joined():
-            self._begin()
+        """Handle new subscriptions, and the end of the last one; then others may have a turn."""
+        self._again = None
+        if self._publisher.joined() and self._beginning is None:
+            wait = self._begun + TOGETHER_SECONDS - time.monotonic()
+            if wait <= 0:
+                self._begin()
+            else:
+                self._beginning = self._loop.call_later(wait, self._begin_late)
         if not self._publisher.has_subscribers and self._timers:
             self._core.stop_events()
             self._stop()
+        if self._publisher.is_readable() and self._again is None:
+            self._again = self._loop.call_soon(self._hear)
 
     def _close_greedy(self, seconds: float) -> float:
         pause = self._publisher.close_greedy(seconds)
         self._hear()
         return pause
 
+    def _begin_late(self) -> None:
+        self._beginning = None
+        if self._publisher.has_subscribers:
+            self._begin()
+        self._hear()
+
     def _begin(self) -> None:
+        """Publish everything, for all who have joined."""
+        self._begun = time.monotonic()
         self._publish_events()  # earlier subscribers get what has happened so far
         self._status = self._sampler.status(first=True)
         self._publish(self._status)
@@ -197,6 +221,9 @@ class MonitorPublisher:
     def close(self) -> None:
         """Stop publishing and free the addresses."""
         self._stop()
+        for handle in (self._beginning, self._again):
+            if handle is not None:
+                handle.cancel()
         self._sweep.close()
         for readable in (self._publisher, *self._publisher.watched):
             self._loop.remove_reader(readable.fileno())
