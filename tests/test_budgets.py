@@ -15,6 +15,7 @@ from scaler_io.links.suspensions import FIRST_SECONDS, FORGET_SECONDS, LONGEST_S
 from scaler_io.objects.multiplexer import WINDOW_BYTES
 from scaler_io.service.session_tokens import OWNERS_MOST
 from scaler_io.transport.connections import (
+    CHANGES,
     HELLO_SECONDS,
     PEER_BYTES,
     STRANGER_BYTES,
@@ -73,7 +74,7 @@ BUDGETS = {
         f"up to {LONGEST_SECONDS:g} s",
         f"{FORGET_SECONDS:g} quiet seconds",
     ],
-    "subscriptions of a monitor": [f"{TOPICS} topics", f"{TOPIC_BYTES} bytes"],
+    "subscriptions of a monitor": [f"{TOPICS} topics", f"{TOPIC_BYTES} bytes", f"{CHANGES:,} changes"],
     "objects in storage": [size(object_budgets.RECORD_BYTES), f"{object_budgets.LEAST_OBJECTS:,}"],
     "rows of workers": [f"{snapshot.WORKERS:,}", f"{snapshot._KEPT_WORKERS:,}", f"{snapshot._LEAST_SHARE}"],
     "connections of one client's key": [f"{CLIENT_LINKS:,}"],

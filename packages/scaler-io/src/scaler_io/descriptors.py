@@ -58,6 +58,16 @@ def connection_limit() -> int:
     return max(limit() - RESERVED, limit() // 2)
 
 
+def worker_connections() -> int:
+    """Connections that the holders of one worker's key may have: clients, operators and monitors have the others."""
+    return connection_limit() * 3 // 4
+
+
+def monitor_connections() -> int:
+    """Connections that all monitors together may have."""
+    return connection_limit() // 8
+
+
 def require(count: int) -> None:
     """Raise OSError (EMFILE) unless `count` descriptors are left."""
     taken: list[int] = []

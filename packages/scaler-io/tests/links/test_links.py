@@ -717,6 +717,27 @@ def test_a_clients_key_has_so_many_connections_and_gets_them_back(monkeypatch: p
     assert type(answer(b"3")) is Welcome
 
 
+def test_a_workers_key_leaves_connections_to_others() -> None:
+    holders = {b"w": KeyRole.WORKER, b"v": KeyRole.WORKER, b"c": KeyRole.CLIENT}
+    hub = Hub(
+        5,
+        admit=lambda hello: Welcome(5),
+        timeouts=lambda hello: PeerTimeouts(60, 60),
+        principal=lambda route: Principal(route[:1] * 32, holders[route[:1]], "ada"),
+        worker_links=lambda: 2,
+    )
+
+    def answer(name: bytes, role: int) -> Message:
+        hello = Hello(role, name.ljust(16, b"."), 1)
+        hub.receive(name, [HEADER.pack(0, 0), *map(bytes, encode(hello))], 0.0)
+        return decode(list(map(bytes, hub.outgoing()[-1][1][1:])))
+
+    assert [type(answer(name, Role.AGENT)) for name in (b"w1", b"w2", b"v1")] == [Welcome] * 3
+    refused = answer(b"w3", Role.MANAGER)
+    assert isinstance(refused, Refused) and "has 2 connections, as many as a worker's" in refused.reasons[0]
+    assert type(answer(b"c1", Role.CLIENT)) is Welcome
+
+
 def test_a_peer_whose_messages_are_not_allowed_is_given_up() -> None:
     hub = welcomed_hub()
     for _ in range(FAULTS_LIMIT):

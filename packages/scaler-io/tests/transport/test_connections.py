@@ -19,6 +19,7 @@ from scaler_io.transport.connections import (
     STRANGERS_BYTES,
     SWEEP_SECONDS,
     ConnectionLimiter,
+    SubscriptionLimiter,
     received_bytes,
 )
 
@@ -157,6 +158,40 @@ def test_a_connection_without_a_peer_is_closed_after_a_while(
         limiter.close_greedy(HELLO_SECONDS / 10, lambda route: route == b"peer", drained=True)
     assert [pair.is_open() for pair in pairs] == [False, True, False]
     assert "without a Hello for 10 s" in caplog.text
+
+
+def test_monitors_leave_files_to_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, pairs: list[Pair]
+) -> None:
+    monkeypatch.setattr(connections, "monitor_connections", lambda: 2)
+    monitors = SubscriptionLimiter("monitors")
+    first, second, third = (pair.near.fileno() for pair in pairs)
+    for descriptor in (first, second, third):
+        monitors.accepted(descriptor)
+    assert [pair.is_open() for pair in pairs] == [True, True, False]
+    assert caplog.messages[0].startswith("monitors: 1 connection refused: monitors may have 2")
+    monitors.disconnected(third)
+    monitors.disconnected(first)
+    monitors.accepted(first)
+    assert pairs[0].is_open()
+
+
+def test_who_changes_subscriptions_again_and_again_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, pairs: list[Pair]
+) -> None:
+    monkeypatch.setattr(connections, "CHANGES", 4)
+    monitors = SubscriptionLimiter("monitors")
+    restless, other = (pair.near.fileno() for pair in pairs[:2])
+    for descriptor in (restless, other):
+        monitors.accepted(descriptor)
+        assert monitors.subscription_changed(descriptor, b"\1")
+    changes = [b"\0", b"\1", b"\0", b"\1"]
+    assert [monitors.subscription_changed(restless, change) for change in changes] == [False, True, False, False]
+    assert monitors.is_restless(restless) and not monitors.is_restless(other)
+    assert [pair.is_open() for pair in pairs] == [False, True, True] and monitors.subscribers == {other}
+    assert len(caplog.messages) == 1 and "whose peers changed their subscriptions" in caplog.text
+    monitors.accepted(restless)
+    assert monitors.subscription_changed(restless, b"\1"), "another connection"
 
 
 def test_subscribers_may_stay(limiter: ConnectionLimiter, pairs: list[Pair]) -> None:

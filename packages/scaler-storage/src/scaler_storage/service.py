@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from scaler_io.descriptors import worker_connections
 from scaler_io.links.hub import Hub
 from scaler_io.links.link_record import KeptLimits, PeerTimeouts
 from scaler_io.objects.connection import ObjectConnection
@@ -124,6 +125,7 @@ class StorageService:
             # A peer asks for a window of bytes, and for more when they have arrived.
             kept=KeptLimits(2 * WINDOW_BYTES, 4 * WINDOW_BYTES),
             refusal=TokenDesk(keys.own.secret).refusal if keys is not None else None,
+            worker_links=worker_connections,
         )
 
     def _say_ready(self, address: Address) -> None:

@@ -28,10 +28,13 @@ def role_name(role: int) -> str:
     return _ROLES.get(role, f"a peer with the unknown role {role}")
 
 
-def admit_principal(hello: Hello, principal: Principal, known: Principal, links: int = 0) -> Refused | None:
+def admit_principal(
+    hello: Hello, principal: Principal, known: Principal, links: int, worker_links: int
+) -> Refused | None:
     """Why the holder of a key may not send this Hello.
 
-    Its role, an identity that is bound to the key of `known`, or too many `links` that the holder of the key has.
+    Its role, an identity that is bound to the key of `known`, or too many `links` that the holder of the key has; that
+    of a worker's key may have `worker_links`.
     """
     if principal.key != known.key:
         return Refused(["another peer has this identity"])
@@ -42,6 +45,13 @@ def admit_principal(hello: Hello, principal: Principal, known: Principal, links:
         return Refused([reason])
     if principal.role is KeyRole.CLIENT and links >= CLIENT_LINKS:
         return Refused([f"the key {principal.name} has {links:,} connections, as many as a client's key may have"])
+    if principal.role is KeyRole.WORKER and links >= worker_links:
+        return Refused(
+            [
+                f"the key {principal.name} has {links:,} connections, as many as a worker's key may have of those "
+                "that the service can open: raise its limit with ulimit -n, or LimitNOFILE= of systemd"
+            ]
+        )
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -77,27 +78,27 @@ class Hub:
         token: Callable[[Hello, Principal], bytes] | None = None,
         refusal: Callable[[Hello, Principal], Refused | None] | None = None,
         left: Callable[[bytes, bool], int] = lambda identity, exact: 0,
+        worker_links: Callable[[], int] = lambda: sys.maxsize,
     ) -> None:
         """`principal` tells whose key the sender of a route has proved, `permitted` what peers of a role may send.
 
         `token` is what a welcomed peer is told for object storage; `refusal` why a peer is not admitted, or None.
-        `left` tells how many bytes of a peer the service keeps only until it is lost: at most, or if `exact` precisely.
+        `left` tells how many bytes of a peer the service keeps only until it is lost: at most, or if `exact` precisely;
+        `worker_links` how many peers there may be with one worker's key.
         """
         self.refused_frames = 0
         self.sent: Counter[str] = Counter()
         self.received: Counter[str] = Counter()
         """Numbers of messages by type, since the start."""
         self._incarnation = incarnation
-        self._admit = admit
-        self._timeouts = timeouts
+        self._admit, self._timeouts = admit, timeouts
         self._heartbeat, self._longest_heartbeat = heartbeat_seconds, LONGEST_HEARTBEAT_SECONDS
         """The interval for few peers, and the longest one that the timeout of every peer allows."""
-        self._principal = principal
-        self._permitted = permitted
+        self._principal, self._permitted = principal, permitted
         self.kept_limits = kept or KeptLimits(KEPT_LIMIT, KEPT_MOST)
         self.is_tick_due = False
         """Whether `tick` must be called at once, since a peer leaves too many bytes unacknowledged."""
-        self._token, self._refusal, self._left = token, refusal, left
+        self._token, self._refusal, self._left, self._worker_links = token, refusal, left, worker_links
         self._peers: dict[bytes, LinkRecord] = {}
         self._routes: dict[bytes, LinkRecord] = {}
         self._links: Counter[bytes] = Counter()
@@ -355,7 +356,8 @@ class Hub:
         if peer is None and suspended:
             return None  # the sender tries again when it gets no answer
         links = self._links[principal.key] if peer is None else 0
-        if refusal := admit_principal(hello, principal, peer.principal if peer is not None else principal, links):
+        known = peer.principal if peer is not None else principal
+        if refusal := admit_principal(hello, principal, known, links, self._worker_links()):
             self._answer(route, refusal, in_process)
             return None
         if peer is not None and hello.incarnation == peer.hello.incarnation and hello.epoch <= peer.hello.epoch:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from scaler_io.descriptors import worker_connections
 from scaler_io.links.hub import Hub
 from scaler_io.links.link_record import PeerTimeouts
 from scaler_io.security.keyring import Credentials, KeyRole
@@ -176,6 +177,7 @@ class SchedulerService:
             permitted=PERMITTED,
             token=TokenDesk(own.secret).token if own is not None else None,
             left=core.left_by,
+            worker_links=worker_connections,
         )
         return core, hub
 
