@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import numbers
 import reprlib
@@ -94,9 +93,11 @@ class Real(Limit):
 
     def all_fit(self, column: Sequence[float]) -> bool:
         # A sum is finite only if all its numbers are. That of great numbers may not be, although they are.
-        with contextlib.suppress(OverflowError):
-            if math.isfinite(sum(column)):
+        try:
+            if math.isfinite(sum(column, 0.0)):
                 return self.least <= min(column) and max(column) <= self.most
+        except OverflowError:  # a whole number beyond the range of floats
+            return False
         return all(map(self.fits, column))
 
 
