@@ -109,8 +109,6 @@ def key_settings(keys: Any, insecure: Any, security_config: Any) -> tuple[Path |
     path = os.fspath(keys) if isinstance(keys, os.PathLike) else keys
     if path is not None and not isinstance(path, str):
         raise TypeError(f"keys is {shown(keys)}, not the path of a directory")
-    if path is not None and (not path.strip() or "\0" in path):  # an empty path would be the working directory
-        raise ValueError(f"keys is {shown(keys)}, not the path of a directory")
     if insecure and keys is not None:
         raise ValueError(f"keys={shown(keys)} and insecure=True contradict each other: leave one out")
     if keys is not None or insecure:
@@ -122,8 +120,8 @@ def key_settings(keys: Any, insecure: Any, security_config: Any) -> tuple[Path |
 def _directory(name: str, path: str) -> Path:
     try:
         return key_directory(path)
-    except RuntimeError as error:  # ~user, and there is no such user
-        raise ValueError(f"{name} is {shown(path)}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _is_on(variable: str) -> bool:

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from scaler_io.security.key_files import key_directory
 from scaler_io.service.options import (
+    LINE_LENGTH,
     PARENT_PID,
     REFUSED,
     REFUSED_BY_CLUSTER,
@@ -66,6 +68,10 @@ def test_accepted(parse: Callable[[str], object], text: str, value: object) -> N
         (positive_seconds, "0", "0 seconds is too short; it must be more than 0"),
         (comma_list, "a,,b", "'a,,b' has an empty item"),
         (path, "", "'' is no path"),
+        (path, "a\0b", r"'a\x00b' is no path"),
+        (key_directory, " ", "' ' is not the path of a directory"),
+        (key_directory, "a\0b", r"'a\x00b' is not the path of a directory"),
+        (key_directory, "~nouser/x", "'~nouser/x': Could not determine home directory."),
         (one_of("builtin", "uvloop"), "trio", "'trio' is not one of builtin, uvloop"),
     ],
 )
@@ -105,3 +111,9 @@ def test_refusals_have_each_name_once_and_an_advice(refusals: tuple[Refusal, ...
 
 def test_one_line() -> None:
     assert one_line(" first\n\n  second \n") == "first; second"
+
+
+def test_a_long_value_leaves_place_and_remedy_of_an_error() -> None:
+    line = one_line(f"--level: {'x' * 100_000} is not one of DEBUG, INFO")
+    assert line.startswith("--level: xxx") and line.endswith("xxx is not one of DEBUG, INFO")
+    assert len(line) == LINE_LENGTH + len(" … ")

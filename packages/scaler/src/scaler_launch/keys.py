@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from scaler_io.security.key_files import MADE, add_key, load_keyring, make_keys, revoke_key
+from scaler_io.security.key_files import MADE, add_key, key_directory, load_keyring, make_keys, revoke_key
 from scaler_io.security.keyring import KeyRole
 from scaler_io.service.cli import Command
 from scaler_io.service.options import Option, one_of
@@ -22,7 +22,7 @@ usage: scaler keys init DIR                             make the keys of a new c
 
 Services that run with --keys DIR read the list again when it changes."""
 _KEYS: Final = Option(
-    ("--keys",), "the directory of the cluster's keys", Path, environment="SCALER_KEYS", metavar="DIRECTORY"
+    ("--keys",), "the directory of the cluster's keys", key_directory, environment="SCALER_KEYS", metavar="DIRECTORY"
 )
 
 
@@ -66,7 +66,7 @@ INIT: Final = Command(
     description="Make the keys of a new cluster.",
     section="keys",
     config=InitOptions,
-    options=(Option(("directory",), "a new directory, or an empty one", Path),),
+    options=(Option(("directory",), "a new directory, or an empty one", key_directory),),
     example="scaler keys init ~/.scaler/keys",
 )
 ADD: Final = Command(
@@ -126,7 +126,7 @@ def run(words: Sequence[str]) -> int:
 def _init(words: Sequence[str]) -> None:
     from scaler_io.transport.curve import new_pair
 
-    directory = INIT.read(words).directory.expanduser()
+    directory = INIT.read(words).directory
     for path in make_keys(directory, new_pair):
         print(path)
     print(
@@ -139,16 +139,16 @@ def _add(words: Sequence[str]) -> None:
     from scaler_io.transport.curve import new_pair
 
     options = ADD.read(words)
-    handed = add_key(options.keys.expanduser(), options.name, options.role, new_pair)
+    handed = add_key(options.keys, options.name, options.role, new_pair)
     print(f"{handed} is what {options.name} needs: copy it to the other host securely (scp), and remove it here")
 
 
 def _list(words: Sequence[str]) -> None:
-    for holder in load_keyring(LIST.read(words).keys.expanduser()).values():
+    for holder in load_keyring(LIST.read(words).keys).values():
         print(f"{holder.role.value:<9} {holder.name:<24} {holder.key.hex()}")
 
 
 def _revoke(words: Sequence[str]) -> None:
     options = REVOKE.read(words)
-    holder = revoke_key(options.keys.expanduser(), options.name)
+    holder = revoke_key(options.keys, options.name)
     print(f"the key {holder.name} ({holder.role.value}) is accepted no longer")

@@ -77,8 +77,13 @@ def _remedy(directory: Path, roles: Sequence[KeyRole]) -> str:
 
 
 def key_directory(text: str) -> Path:
-    """The absolute path of a directory of keys, which may begin with ~."""
-    return Path(text).expanduser().absolute()
+    """The absolute path of a directory of keys, which may begin with ~; raises ValueError."""
+    if not text.strip() or "\0" in text:  # an empty path would be the working directory
+        raise ValueError(f"{text!r} is not the path of a directory")
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError as error:  # ~user, and there is no such user
+        raise ValueError(f"{text!r}: {error}") from None
 
 
 def load_keyring(directory: Path) -> dict[bytes, Principal]:

@@ -15,6 +15,8 @@ from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import SECONDS, SIZE
 from scaler_protocol.safe_text import escaped
 
+LINE_LENGTH: Final = 2000
+"""Characters of an error that are shown: its value may have more."""
 REQUIRED: Final = object()
 """The default of an option that must be given."""
 
@@ -205,14 +207,16 @@ def comma_list(text: str) -> tuple[str, ...]:
 
 def path(text: str) -> Path:
     """Parse the path of a file or directory; raises ValueError for none."""
-    if not text.strip():
+    if not text.strip() or "\0" in text:
         raise ValueError(f"{text!r} is no path")
     return Path(text)
 
 
 def one_line(text: str) -> str:
-    """Join the lines of a message; what cannot be printed is escaped."""
-    return "; ".join(escaped(line.strip()) for line in text.splitlines() if line.strip())
+    """Join the lines of a message; what cannot be printed is escaped, and the middle of a long one is left out."""
+    line = "; ".join(escaped(line.strip()) for line in text.splitlines() if line.strip())
+    half = LINE_LENGTH // 2
+    return line if len(line) <= LINE_LENGTH else f"{line[:half]} … {line[-half:]}"
 
 
 STORAGE_OPTIONS: Final = (

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError, UnitPhase, UnitReport
 from scaler_io.service.daemon_threads import call_each
-from scaler_io.service.options import Option, UsageError, comma_list, one_line, positive_seconds, whole_number
+from scaler_io.service.options import Option, UsageError, comma_list, one_line, path, positive_seconds, whole_number
 from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_worker.managers.options import MOST_WORKERS, ManagerOptions, manager_command
@@ -78,7 +78,7 @@ COMMAND: Final = manager_command(
             comma_list,
             default=(),
         ),
-        Option(("--hosts-file",), "a file with a host in each line, written as in --hosts", Path, default=None),
+        Option(("--hosts-file",), "a file with a host in each line, written as in --hosts", path, default=None),
         Option(("--ssh-arguments",), 'options of ssh: --ssh-arguments="-p 2222 -i key"', shell_words, default=()),
         SETUP,
         WORKER_COMMAND,
