@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from support.clusters import LocalCluster
 from support.fault_tasks import (
     LeavingError,
     become_nobody,
+    break_pickle,
     forbid,
     keep_descriptors,
     leave_alarm,
     leave_closed_output,
+    leave_daemon,
     leave_handled_alarm,
     leave_no_output,
     lower_cpu_limit,
@@ -28,7 +31,9 @@ from support.fault_tasks import (
     root_of,
     use_up_task_ids,
 )
+from support.faults import Services
 from support.gates import SECONDS
+from support.processes import Watched, children
 
 TASKS = 40
 
@@ -45,6 +50,7 @@ def own(tmp_path: Path) -> Iterator[LocalCluster]:
     ("damage", "why"),
     [
         (keep_descriptors, "it can open no file"),
+        (break_pickle, "its Python does not work any more"),
         (lower_limit, "its limit of open files was lowered"),
         (lower_cpu_limit, "its limit of CPU time was lowered"),
         (use_up_task_ids, "its tasks have used up the task ids of its session"),
@@ -108,3 +114,17 @@ def test_data_that_makes_half_of_the_workers_fail_harms_none(own: LocalCluster, 
             workers.update(future.result(SECONDS) for future in futures[100:])
     assert len(Path(path).read_text("ascii").split()) == 8 * len(numbers), "none begins twice"
     assert len(workers) <= 2 and "ended" not in own.log.read_text("utf-8")
+
+
+def test_what_a_task_leaves_running_is_its_workers_and_ends_with_it_or_with_the_agent(tmp_path: Path) -> None:
+    with Services(tmp_path) as services:
+        agent = services.add_agent(1)
+        with Client(services.address) as client:
+            for ended in ("worker", "agent"):
+                worker, daemon = client.submit(leave_daemon, 3 * SECONDS).result(SECONDS)
+                assert daemon in children(worker)
+                left = Watched({worker, daemon})
+                os.kill(worker if ended == "worker" else agent.pid, signal.SIGKILL)
+                assert left.wait_gone(SECONDS) == [], ended
+                left.close()
+        agent.process.wait(SECONDS)

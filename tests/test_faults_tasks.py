@@ -12,7 +12,7 @@ import pytest
 from scaler import Client
 from scaler_protocol.errors import TaskExitedError, WorkerDiedError
 from support.clusters import LocalCluster
-from support.fault_tasks import crash, kill_itself, leave, leave_at_once, step
+from support.fault_tasks import crash, kill_itself, leave, leave_at_once, lose_len, step
 from support.gates import SECONDS
 from support.odd_exceptions import ODD, fail_oddly, fail_oddly_later
 from support.processes import descendants
@@ -34,8 +34,9 @@ def workers_of(cluster: LocalCluster) -> set[int]:
         (kill_itself, "was killed by SIGKILL"),
         (leave_at_once, "exited with code 7"),
         (crash, "was killed by SIGSEGV"),
+        (lose_len, "TypeError: 'NoneType' object is not callable"),
     ],
-    ids=["kill", "exit", "segfault"],
+    ids=["kill", "exit", "segfault", "broken"],
 )
 def test_a_task_that_ends_its_worker_fails_alone(
     cluster: LocalCluster, client: Client, tmp_path: Path, task: Callable[[str], None], ending: str

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import math
 import os
+import pickle
 import resource
 import signal
 import sys
@@ -63,6 +65,36 @@ def leave_at_once(path: str) -> None:
     """The worker ends without a word."""
     note(path, "run")
     os._exit(7)
+
+
+def lose_len(path: str) -> None:
+    """The worker itself cannot go on."""
+    note(path, "run")
+    builtins.len = None  # type: ignore[assignment]
+
+
+def break_pickle() -> str:
+    """The worker can load no arguments any more."""
+    pickle.loads = None  # type: ignore[assignment]
+    return "done"
+
+
+def leave_daemon(seconds: float) -> tuple[int, int]:
+    """The worker, and a process of a session of its own, whose parent has ended, without any of its files."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.setsid()
+        if daemon := os.fork():
+            os.write(writer, str(daemon).encode())
+            os._exit(0)
+        os.closerange(0, os.sysconf("SC_OPEN_MAX"))
+        time.sleep(seconds)
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    with open(reader, encoding="ascii") as file:  # the daemon has closed its end
+        return os.getpid(), int(file.read())
 
 
 def crash(path: str) -> None:

@@ -106,6 +106,12 @@ def test_goodbye_ends_it_at_once(rig: Rig) -> None:
     assert rig.service.core.objects_left == [2]
 
 
+def test_a_refusal_names_the_service_once() -> None:
+    refused = LinkRefused(("the service at tcp://h:1 demands keys: give --keys", "and more"))
+    assert refused.reason("tcp://h:1") == "it demands keys: give --keys; and more"
+    assert refused.reason("tcp://h:2") == "; ".join(refused.reasons)
+
+
 def test_goodbye_is_heard_where_nothing_can_be_written_any_more(rig: Rig) -> None:
     client = rig.client()
     (route,) = rig.service.hub._routes

@@ -221,7 +221,8 @@ def test_a_service_with_another_key_or_without_keys_gets_nothing(keys: Path, tmp
                 assert peer.refusals == [
                     f"the service at {service.address} has another key than the one that the key client was made for, "
                     "or uses no keys: give its keys (--keys, SCALER_KEYS, keys= of a Client), or say --insecure "
-                    "(insecure=True) if it has none"
+                    "(insecure=True) if it has none; if this is the scheduler's port for monitors, give the "
+                    "scheduler's own, which is two less"
                 ]
             assert not service.events and not service.faults
         finally:

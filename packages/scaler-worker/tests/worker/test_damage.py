@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import builtins
 import os
+import pickle
 import resource
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from scaler_worker.worker.damage import SPARE_DESCRIPTORS, Damage
+from scaler_worker.worker.damage import SPARE_DESCRIPTORS, UNREAPED, Damage
 from support.tasks import in_fork
 
 
@@ -97,3 +100,30 @@ def test_limits_that_were_raised_are_no_damage() -> None:
         assert found_after(lambda: set_soft(resource.RLIMIT_NOFILE, soft)) == "whole"
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(pickle, "loads"), (pickle, "Pickler"), (builtins, "__import__"), (builtins, "isinstance")]
+)
+def test_functions_that_do_not_work_any_more(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> None:
+    with monkeypatch.context() as changed:
+        changed.setattr(module, name, None)
+        found = Damage(0).find()
+    assert found == "its Python does not work any more: TypeError: 'NoneType' object is not callable"
+
+
+@pytest.mark.parametrize("name", ["path", "meta_path", "path_hooks"])
+def test_modules_that_cannot_be_found_any_more(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(sys, name, [])
+    assert Damage(0).find() == "its Python finds no module any more"
+
+
+def test_many_children_that_have_ended() -> None:
+    def leave(count: int) -> None:
+        for _ in range(count):
+            if not os.fork():
+                os._exit(0)
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+
+    assert found_after(lambda: leave(3)) == "whole"
+    assert "processes that have ended" in found_after(lambda: leave(UNREAPED + 9))

@@ -94,7 +94,7 @@ async def _serve(
     from scaler_scheduler.service.shell import SchedulerService
 
     def end_at_once() -> None:
-        from scaler_worker.agent.host import end_children
+        from scaler_worker.ipc.families import end_children
 
         end_children(storage.is_ours)  # which ends with this process
 

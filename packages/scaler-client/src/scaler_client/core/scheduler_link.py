@@ -46,9 +46,9 @@ class SchedulerLink:
 
     def refused(self, event: LinkRefused) -> ScalerError:
         """The scheduler refuses this client; returns the error of all calls."""
-        reasons = "; ".join(event.reasons)
         kind = SessionInUseError if event.in_use else HandshakeRefusedError
-        return self._fail(kind(f"the scheduler at {self._address} refuses this client: {reasons}"))
+        reason = event.reason(self._address)
+        return self._fail(kind(f"the scheduler at {self._address} refuses this client: {reason}"))
 
     def _fail(self, error: ScalerError) -> ScalerError:
         self.up, self.failure = False, error

@@ -37,6 +37,10 @@ class LinkRefused:
     reasons: tuple[str, ...]
     in_use: bool = False
 
+    def reason(self, address: object) -> str:
+        """The reasons on one line behind the name of the service at this address, which is `it` in them."""
+        return "; ".join(self.reasons).replace(f"the service at {address}", "it")
+
 
 @dataclass(frozen=True, slots=True)
 class PeerJoined:

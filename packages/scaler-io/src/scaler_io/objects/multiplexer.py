@@ -137,8 +137,8 @@ class Multiplexer:
         elif isinstance(event, LinkDown):
             self._up = False
         elif isinstance(event, LinkRefused):
-            reasons = "; ".join(event.reasons)
-            self.end(HandshakeRefusedError(f"object storage server {self._server} refused the connection: {reasons}"))
+            reason = event.reason(self._server)
+            self.end(HandshakeRefusedError(f"object storage server {self._server} refused the connection: {reason}"))
         elif isinstance(event, FetchReplica) and self._replica_server is not None:
             self._put_first(self._replica_server.bring(event, now))
         elif isinstance(event, DropReplicas) and self._replica_server is not None:

@@ -254,8 +254,8 @@ class ManagerCore:
         self._stop_requested(StopRequested(1, f"the scheduler is lost: {event.reason}"), now)
 
     def _link_refused(self, event: LinkRefused, now: float) -> None:
-        where, why = self._config.scheduler, "; ".join(event.reasons)
-        self._log(f"the scheduler at {where} refuses this worker manager: {why}", logging.ERROR)
+        where = self._config.scheduler
+        self._log(f"the scheduler at {where} refuses this worker manager: {event.reason(where)}", logging.ERROR)
         self._is_linked, self._is_refused = False, True
         # The manager that is connected may have adopted the same ones.
         self._units = {name: unit for name, unit in self._units.items() if not unit.adopted}

@@ -164,7 +164,7 @@ def end_with(pid: int, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]
 
     If that is the parent, this process is continued then, in case it was stopped (SIGSTOP).
     """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
+    continue_after_parent()
     try:
         descriptor = _pidfd_open(pid)
     except ProcessLookupError:
@@ -296,6 +296,11 @@ def die_with_parent(parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def continue_after_parent() -> None:
+    """Have the kernel continue this process, if it is stopped, when the thread that started it ends."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def keep_memory_secret() -> None:

@@ -1,4 +1,4 @@
-"""Measures the host and its processes through /proc, and ends processes."""
+"""Measures the host and its processes through /proc."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import contextlib
 import os
 import signal
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from scaler_io.service.process import cpu_seconds, resident_bytes
 from scaler_worker.agent.core.snapshot import HostStats
+from scaler_worker.ipc.families import descendants
 from scaler_worker.ipc.frames import DESCRIPTORS_LOST
 
-END_SECONDS: Final = 2.0
 SHARED_MEMORY: Final = "/dev/shm"
 
 
@@ -60,7 +59,7 @@ def used_bytes(pid: int) -> int:
 
     Mapped files and shared memory do not count, such as objects that all workers of a host map.
     """
-    return sum(map(_own_bytes, (pid, *_descendants(pid))))
+    return sum(map(_own_bytes, (pid, *descendants(pid))))
 
 
 def _own_bytes(pid: int) -> int:
@@ -122,47 +121,3 @@ def ended_children() -> Iterator[tuple[int, int, int]]:
     with contextlib.suppress(ChildProcessError):
         while (found := os.wait4(-1, os.WNOHANG))[0]:
             yield found[0], found[1], found[2].ru_maxrss * 1024
-
-
-def end_children(is_foreign: Callable[[int], bool]) -> None:
-    """Kill and reap every child of this process that is not foreign, for at most END_SECONDS.
-
-    This process is a subreaper: orphans become its children meanwhile.
-    """
-    deadline = time.monotonic() + END_SECONDS
-    while time.monotonic() < deadline:
-        children = [pid for pid in _children(os.getpid()) if not is_foreign(pid)]
-        if not children:
-            return
-        for pid in children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
-        time.sleep(0.002)
-
-
-def kill_descendants(pid: int) -> None:
-    """Kill the descendants of a stopped process in all sessions, except orphans, whose ancestry is lost."""
-    killed: set[int] = set()
-    # A killed process forks no more; children forked meanwhile are found by the next iteration.
-    while found := set(_descendants(pid)) - killed:
-        for each in found:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(each, signal.SIGKILL)
-        killed |= found
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    for child in _children(pid):
-        yield from _descendants(child)
-        yield child
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    with contextlib.suppress(OSError):  # it has ended
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                found += map(int, file.read().split())
-    return found

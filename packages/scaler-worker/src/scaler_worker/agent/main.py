@@ -28,13 +28,13 @@ from scaler_protocol.handshake import Hello
 from scaler_protocol.plurals import counted
 from scaler_worker.agent.core.core import AgentCore
 from scaler_worker.agent.core.records import AgentConfig
-from scaler_worker.agent.host import end_children
 from scaler_worker.agent.host_replicas import HostReplicas, LeftBehind
 from scaler_worker.agent.resize_channel import ResizeChannel
 from scaler_worker.agent.shell import Agent
 from scaler_worker.config import HAND_OVER_SECONDS, ClusterConfig
 from scaler_worker.forking.template_link import Forking
 from scaler_worker.hello import agent_hello
+from scaler_worker.ipc.families import end_children
 
 LOGGER: Final = logging.getLogger("scaler")
 
@@ -45,7 +45,7 @@ def run_cluster(config: ClusterConfig, forking: Forking) -> int:
 
     async def main() -> int:
         drain = asyncio.Event()
-        stop = ending(config.parent_pid, drain.set, lambda: end_children(lambda pid: False))
+        stop = ending(config.parent_pid, drain.set, end_children)
         return await work(config, forking, config.address, stop, lambda pid: False, lambda failure: None, drain)
 
     return event_loops.run(main, config.event_loop)

@@ -14,6 +14,7 @@ from scaler_worker.agent.worker_channel import WorkerChannel
 from scaler_worker.forking.template import FORKED, NOT_FORKED
 from scaler_worker.forking.template_link import Forking, TemplateLink
 from scaler_worker.ipc.crash_reports import CrashReports
+from scaler_worker.ipc.families import end_children, kill_descendants
 from scaler_worker.worker.runner import REVOKED, RUN
 
 
@@ -138,13 +139,13 @@ class WorkerProcesses:
             self.kill(number)
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.template.pid, signal.SIGKILL)
-        host.end_children(is_foreign)
+        end_children(is_foreign)
 
 
 def _kill_family(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP)  # it cannot fork any more
-    host.kill_descendants(pid)
+    kill_descendants(pid)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError):

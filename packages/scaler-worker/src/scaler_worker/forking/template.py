@@ -2,7 +2,8 @@
 
 The agent forks it before it has threads or sockets. If it is killed, the agent starts a new one as
 a program of its own. It forks a worker per request, waits for its children and reports their
-exits. It dies with the agent.
+exits. It kills what the tasks of a worker have left behind when the worker has ended, and all
+children when the agent has.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from typing import Final, NoReturn
 
 from scaler_io.descriptors import restore_limit
 from scaler_io.interpreters import words_of
-from scaler_io.service.process import die_with_parent
+from scaler_io.service.process import become_subreaper, continue_after_parent
 from scaler_worker.config import WorkerConfig
+from scaler_worker.ipc.families import end_children, kill_children
 from scaler_worker.ipc.shared_state import SharedState
 from scaler_worker.worker.process import DESCRIPTORS, WorkerDescriptors, run_worker
 
@@ -105,6 +107,7 @@ class Template:
                 return
             if (number := self._numbers.pop(pid, None)) is not None:
                 self._report(ENDED, number, pid, status, usage.ru_maxrss * 1024)
+            kill_children(self._numbers.__contains__)  # orphans of a worker that has ended
 
     def _report(self, kind: int, number: int, pid: int, status: int, memory: int) -> None:
         self._requests.send(REPORT.pack(kind, number, pid, status, memory))
@@ -116,13 +119,12 @@ def _offer_to_be_killed() -> None:
         file.write(str(OOM_SCORE))
 
 
-def run_template(
-    requests: socket.socket, lifeline: int, shared: SharedState, config: WorkerConfig, parent: int
-) -> NoReturn:
+def run_template(requests: socket.socket, lifeline: int, shared: SharedState, config: WorkerConfig) -> NoReturn:
     """Run the template. Never returns."""
     code = 1
     try:
-        die_with_parent(parent)
+        become_subreaper()
+        continue_after_parent()
         if config.descriptor_limit:
             restore_limit(config.descriptor_limit)  # the agent may have raised it meanwhile
         os.setpgid(0, 0)  # signals of the terminal go to the agent only
@@ -135,29 +137,27 @@ def run_template(
             importlib.import_module(module)
         gc.collect()
         gc.freeze()
-        Template(requests, lifeline, shared, config).serve()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            Template(requests, lifeline, shared, config).serve()
+        end_children()  # the agent has exited
         code = 0
-    except (BrokenPipeError, ConnectionResetError):
-        code = 0  # the agent has exited
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(code)
 
 
-def spawn_arguments(
-    requests: int, lifeline: int, shared: SharedState, config: WorkerConfig, parent: int
-) -> tuple[str, ...]:
+def spawn_arguments(requests: int, lifeline: int, shared: SharedState, config: WorkerConfig) -> tuple[str, ...]:
     """The arguments of a new template process that inherits these descriptors."""
-    numbers = (requests, lifeline, shared.descriptor, shared.count, parent)
+    numbers = (requests, lifeline, shared.descriptor, shared.count)
     return (*words_of(__name__), *map(str, numbers), json.dumps(asdict(config)))
 
 
 def main(arguments: list[str]) -> NoReturn:
     """Run a template with `spawn_arguments`."""
-    requests, lifeline, shared, count, parent = map(int, arguments[:5])
-    config = WorkerConfig(**json.loads(arguments[5]))
-    run_template(socket.socket(fileno=requests), lifeline, SharedState(shared, count), config, parent)
+    requests, lifeline, shared, count = map(int, arguments[:4])
+    config = WorkerConfig(**json.loads(arguments[4]))
+    run_template(socket.socket(fileno=requests), lifeline, SharedState(shared, count), config)
 
 
 if __name__ == "__main__":

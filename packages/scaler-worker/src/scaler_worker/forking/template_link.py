@@ -47,12 +47,11 @@ class TemplateLink:
     def fork(cls, lifeline: tuple[int, int], shared: SharedState, config: WorkerConfig) -> TemplateLink:
         """Fork a template from this process, which must not have threads or sockets yet."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        parent = os.getpid()
         pid = os.fork()
         if not pid:
             ours.close()
             os.close(lifeline[1])
-            run_template(theirs, lifeline[0], shared, config, parent)
+            run_template(theirs, lifeline[0], shared, config)
         theirs.close()
         return cls(pid, ours)
 
@@ -61,7 +60,7 @@ class TemplateLink:
         """Start a template as a new program, since this process has threads by now."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         inherited = (theirs.fileno(), lifeline, shared.descriptor)
-        arguments = spawn_arguments(theirs.fileno(), lifeline, shared, config, os.getpid())
+        arguments = spawn_arguments(theirs.fileno(), lifeline, shared, config)
         for descriptor in inherited:
             os.set_inheritable(descriptor, True)
         try:

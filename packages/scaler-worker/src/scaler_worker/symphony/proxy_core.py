@@ -389,7 +389,8 @@ class ProxyCore:
                 self._end(0, "all runs have ended")
 
     def _refused(self, event: LinkRefused, now: float) -> None:
-        self._end(1, f"the scheduler at {self._config.scheduler} refuses this agent: {'; '.join(event.reasons)}")
+        where = self._config.scheduler
+        self._end(1, f"the scheduler at {where} refuses this agent: {event.reason(where)}")
 
     def _end(self, code: int, *reasons: str) -> None:
         self._is_over = True

@@ -23,6 +23,7 @@ from scaler_client.payloads.user_exceptions import formatted, headline
 from scaler_client.task_context import CurrentTask
 from scaler_io.interpreters import WORKER_PATH
 from scaler_io.objects.host_cache import HostCache
+from scaler_io.service.process import become_subreaper
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_worker.config import WorkerConfig
 from scaler_worker.ipc.frames import DATAGRAM_LIMIT, DESCRIPTORS_LOST, PRELOAD_FAILED, REPLY
@@ -205,12 +206,14 @@ def run_worker(
 
 
 def _exit_code(error: BaseException, ends: WorkerDescriptors) -> int:
-    """The exit code after an error; an unexpected one prints its traceback."""
+    """The exit code after an error; the traceback of an unexpected one is the last words of this process."""
     if ends.are_lost():
         return DESCRIPTORS_LOST
     if isinstance(error, BrokenPipeError):  # the agent has exited
         return 0
-    sys.excepthook(type(error), error, error.__traceback__)
+    sys.stderr = standard_stream(ends.faults)
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    sys.__excepthook__(type(error), error, error.__traceback__)
     return 1
 
 
@@ -234,6 +237,7 @@ def _become_worker(ends: WorkerDescriptors, lifeline: int) -> None:
             signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setpgid(0, 0)
+    become_subreaper()  # so that orphans of tasks count, and end, with this process
     _die_with(lifeline)
     faulthandler.enable(ends.faults)
     random.seed()

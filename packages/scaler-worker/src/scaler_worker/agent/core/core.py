@@ -324,7 +324,7 @@ class AgentCore:
         self._stop(1, f"the scheduler is lost: {event.reason}")
 
     def _link_refused(self, event: LinkRefused, now: float) -> None:
-        self._stop(1, f"the scheduler at {self._scheduler} refuses this agent: {'; '.join(event.reasons)}")
+        self._stop(1, f"the scheduler at {self._scheduler} refuses this agent: {event.reason(self._scheduler)}")
 
     def _shut_down(self, message: Shutdown, now: float) -> None:
         self._stop(0, "the scheduler shuts the cluster down")

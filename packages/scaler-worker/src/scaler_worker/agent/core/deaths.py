@@ -55,7 +55,9 @@ class Deaths:
             where = "".join(f" while it ran task {task:x}" for run, task, *_ in entries if run == current)
             text = f"{worker.name} (process {worker.pid}) {event.reason}{where}"
             self._workers.deaths.append(text)
-            self._in_flight.effects.append(Log(logging.WARNING, text))
+            # Its task's error has all of the last words, if it had a task.
+            said = event.text.partition("\n")[0] if where else event.text
+            self._in_flight.effects.append(Log(logging.WARNING, f"{text}: {said}" if said else text))
 
     def _delete_unreported(self, worker: WorkerRecord, begun: Sequence[Entry]) -> None:
         """Delete the results that these runs may have stored and not reported."""
