@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import pytest
 
-from scaler_launch.drain import DRAIN, NotDrainedError, _ending, chosen
+from scaler_launch.drain import DRAIN, NotDrainedError, _DrainedAgents, _ending, chosen
 from scaler_protocol.monitoring import EventKind, MonitorStatus
 from scaler_ui.model.model import MonitorEvent
 
@@ -66,3 +67,12 @@ def test_only_an_agent_that_has_handed_all_over_has_left_well(
 ) -> None:
     said, well = _ending("h:1", [MonitorEvent(1, 1.0, level, EventKind.AGENT, 0, "h", text)])
     assert (said.startswith(ending), well) == (True, is_well)
+
+
+def test_the_clock_of_the_scheduler_may_be_set_back_meanwhile() -> None:
+    model = SimpleNamespace(status=MonitorStatus(1, 1000.0, uptime=50.0), events=())
+    drained = _DrainedAgents(cast(Any, None), cast(Any, SimpleNamespace(model=model)), cast(Any, "address"))
+    drained._left = {11: "h:1"}
+    assert drained._news(waits=True) == []
+    model.status = MonitorStatus(1, 5.0, uptime=51.0)
+    assert drained._news(waits=True) == [(11, "h:1 has left", True)]

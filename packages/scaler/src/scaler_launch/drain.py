@@ -127,7 +127,7 @@ class _DrainedAgents:
         self._left: dict[int, str] = {}
         """Names of the agents that are still awaited, by number."""
         self._missing: dict[int, float] = {}
-        """When a status first lacked an awaited agent: the event that says why is there with the next status."""
+        """The uptime when a status first lacked an awaited agent: the event that says why comes with the next one."""
         self._incarnation = 0
 
     def order(self, options: DrainOptions, until: float) -> None:
@@ -165,7 +165,7 @@ class _DrainedAgents:
         draining = dict(zip(status.agents, status.agent_draining, strict=True))
         for number, name in self._left.items():
             if number not in draining:
-                if status.at > self._missing.setdefault(number, status.at):
+                if status.uptime > self._missing.setdefault(number, status.uptime):
                     news.append((number, *_ending(name, self._listening.model.events)))
             elif draining[number] and not waits:
                 news.append((number, f"{name} drains", True))
