@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -174,10 +175,20 @@ def test_a_certificate_and_its_key_belong_together(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"--tls-cert {file} and --tls-key {file} cannot be used: .*No such file"):
         check_tls(file, file)
     file.write_text("no certificate")
-    with pytest.raises(ValueError, match="cannot be used"):
+    with pytest.raises(ValueError, match="one of them is no PEM file, or not whole"):
         check_tls(file, file)
-    check_tls(*write_certificate(tmp_path))
-    with pytest.raises(ValueError, match="cannot be used"):  # and nobody is asked for the password
+    certificate, key = write_certificate(tmp_path)
+    check_tls(certificate, key)
+    other = key.rename(tmp_path / "other.pem")
+    certificate, key = write_certificate(tmp_path)
+    with pytest.raises(ValueError, match="the key is not that of the certificate"):
+        check_tls(certificate, other)
+    with pytest.raises(ValueError, match=f"cannot be used: {tmp_path} is no plain file"):
+        check_tls(certificate, tmp_path)
+    os.mkfifo(pipe := tmp_path / "pipe")
+    with pytest.raises(ValueError, match=f"cannot be used: {pipe} is no plain file"):
+        check_tls(certificate, pipe)
+    with pytest.raises(ValueError, match="the key is encrypted; write it without"):  # and nobody is asked for it
         check_tls(*write_certificate(tmp_path, b"secret"))
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import socket
 import ssl
+import stat
 import sys
 from pathlib import Path
 
 from scaler_io.security.keyring import SUBSCRIBER_KEYS
 from scaler_io.service.cli import Command
-from scaler_io.service.options import KEYS, PARENT_PID, Option, Refusal, UsageError, whole_number
+from scaler_io.service.options import KEYS, PARENT_PID, Option, Refusal, UsageError, path, whole_number
 from scaler_io.transport.own_keys import credentials_for
 from scaler_protocol.addresses import Address
 from scaler_protocol.lazy_dataclass import dataclass
@@ -67,14 +69,14 @@ COMMAND = Command(
         Option(
             ("--tls-cert", "-tc"),
             "serve pages over TLS with this certificate chain (PEM)",
-            Path,
+            path,
             default=None,
             metavar="FILE",
         ),
         Option(
             ("--tls-key", "-tk"),
             "the private key of --tls-cert (PEM, not encrypted)",
-            Path,
+            path,
             default=None,
             metavar="FILE",
         ),
@@ -118,10 +120,25 @@ def check_tls(certificate: Path | None, key: Path | None) -> None:
     if certificate is None or key is None:
         raise UsageError("--tls-cert and --tls-key belong together: give both")
     try:
+        for file in (certificate, key):
+            if not stat.S_ISREG(os.stat(file).st_mode):  # a pipe would be waited for, and can be read once only
+                raise UsageError(
+                    f"--tls-cert {certificate} and --tls-key {key} cannot be used: {file} is no plain file"
+                )
         # Without a password, OpenSSL would ask the terminal for one.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except OSError as error:  # an ssl.SSLError is one
-        raise UsageError(f"--tls-cert {certificate} and --tls-key {key} cannot be used: {error}") from None
+        why = _tls_fault(error, key) if isinstance(error, ssl.SSLError) else error
+        raise UsageError(f"--tls-cert {certificate} and --tls-key {key} cannot be used: {why}") from None
+
+
+def _tls_fault(error: ssl.SSLError, key: Path) -> str:
+    """What is wrong with a certificate and its key, and what to do; OpenSSL says little more than `PEM lib`."""
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return "the key is not that of the certificate, which stands first in its file"
+    if b"ENCRYPTED" in key.read_bytes():
+        return "the key is encrypted; write it without a passphrase: openssl pkey -in KEY -out NEW"
+    return f"one of them is no PEM file, or not whole ({error})"
 
 
 def run_pages() -> None:
