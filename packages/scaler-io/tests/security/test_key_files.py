@@ -235,7 +235,7 @@ def test_a_failed_write_leaves_nothing(keys: Path, monkeypatch: pytest.MonkeyPat
 
     before = sorted(keys.iterdir())
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=f"No space left on device: '{keys / AUTHORIZED}'"):
         key_files.replace(keys / AUTHORIZED, "")
     assert sorted(keys.iterdir()) == before
     assert len(load_keyring(keys)) == 4

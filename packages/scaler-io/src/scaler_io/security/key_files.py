@@ -247,8 +247,10 @@ def _written(path: Path, text: str) -> Path:
             file.write(text.encode())
             file.flush()
             os.fsync(descriptor)
-    except BaseException:
+    except BaseException as error:
         beside.unlink()
+        if isinstance(error, OSError) and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
     return beside
 
