@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from scaler_client.calls.arguments import ArgumentCache
-from scaler_client.calls.bundles import Bundle
 from scaler_client.calls.encoding import Callee, Callees, CallWriter, PartCalls, PickledCalls
 from scaler_client.calls.environments import ClientEnvironment
 from scaler_client.calls.object_reference import ObjectReference, SentObjects
@@ -40,6 +39,7 @@ from scaler_protocol.serializer import Serializer
 
 if TYPE_CHECKING:
     from scaler_client.api.client_session import ClientSession
+    from scaler_client.calls.bundles import Bundle
     from scaler_client.graphs.submission import GraphSubmission
     from scaler_client.runtime.io_thread import IoThread
 

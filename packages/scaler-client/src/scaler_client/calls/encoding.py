@@ -7,10 +7,9 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from scaler_client.calls.arguments import ArgumentCache
-from scaler_client.calls.bundles import Bundle
 from scaler_client.calls.environments import ClientEnvironment, EnvironmentKey, entered_key
 from scaler_client.calls.object_reference import ObjectReference, payload_of
 from scaler_client.calls.part_encoding import future_part, object_part
@@ -37,6 +36,9 @@ from scaler_protocol.limits import NAME, shortened
 from scaler_protocol.messages import Encoding, Group
 from scaler_protocol.ranges import shown
 from scaler_protocol.serializer import Serializer, checked_serialize, join_parts
+
+if TYPE_CHECKING:
+    from scaler_client.calls.bundles import Bundle
 
 PLAIN: Final = pickles.SCALARS | {str, bytes}
 """Types whose instances pickle writes like cloudpickle does, several times faster; subclasses excluded."""

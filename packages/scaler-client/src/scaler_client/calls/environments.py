@@ -15,14 +15,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from scaler_client.calls.bundles import Bundle, BundleFinder
 from scaler_client.objects.handles import Store, StoredPayload
 from scaler_client.payloads import pickles
 from scaler_client.payloads.user_exceptions import headline
 from scaler_client.task_context import object_payload
 from scaler_protocol.errors import InitializerError
+
+if TYPE_CHECKING:
+    from scaler_client.calls.bundles import Bundle
 
 KEPT: Final = 64
 """Environments that a worker keeps; one that was used before is made again, and its initializer runs again."""
@@ -83,6 +85,8 @@ class Environment:
 
     def __init__(self, key: EnvironmentKey) -> None:
         """Raises ScalerError if the content cannot be fetched."""
+        from scaler_client.calls.bundles import BundleFinder  # as late as possible: it imports much of importlib
+
         content = bytes(object_payload(key.content)) if key.is_stored else key.content
         bundles, self._initializer = pickle.loads(content)
         self.key = key
