@@ -212,9 +212,9 @@ class Writing:
         version = event.version if isinstance(event, PutObject) else 0
         keep = isinstance(event, PutObject) and event.keep and version > 0
         if isinstance(event, PutObject) and event.offset and not self._state.must_queue:
-            raise ObjectRefusedError(
-                f"object {event.object.hex()}: its first part must come before the one at {event.offset:,}; or it came "
-                f"slower than {SLOWEST:,} bytes a second while others needed the memory"
+            raise StorageFullError(  # as its first part was, mostly
+                f"object {event.object.hex()}: its first part must come before the one at {event.offset:,}; or there "
+                f"was no room for it, or it came slower than {SLOWEST:,} bytes a second while others needed the memory"
             )
         if keep and self._state.pager.pool.lack(event.size) and not self._state.objects[event.object].waiting:
             raise ObjectRefusedError(f"object {event.object.hex()}: there is no room for a copy")
