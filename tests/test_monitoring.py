@@ -36,6 +36,7 @@ from support.own_keys import MONITOR, own
 from support.processes import PROGRAMS, Terminal, free_ports, listener_of
 from support.task_rows import live_rows
 from support.tasks import explode
+from support.waiting import wait_until
 
 ESCAPES = re.compile(r"\x1b(\[[0-9;?<>=]*[a-zA-Z]|[()][0-9A-B]|[=>]|\][^\x07]*\x07|P[^\x1b]*\x1b\\)")
 
@@ -455,6 +456,15 @@ def test_a_signal_ends_top_although_its_terminal_takes_no_output(monitor: Addres
         top.terminate()
         assert top.wait(SECONDS) == -signal.SIGALRM
     os.close(ours)
+
+
+def test_top_ends_with_its_terminal_although_no_signal_says_so(monitor: Address) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([PROGRAMS / "scaler_top", str(monitor)], stdin=theirs, stdout=theirs, stderr=theirs) as top:
+        os.close(theirs)
+        wait_until(lambda: unread_bytes(ours) > 1000, "the screen")
+        os.close(ours)
+        assert top.wait(SECONDS) in (0, -signal.SIGALRM)
 
 
 def unread_bytes(descriptor: int) -> int:

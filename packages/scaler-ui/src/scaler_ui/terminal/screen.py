@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import signal
 import sys
 from collections.abc import Callable
@@ -94,6 +95,8 @@ class TopApp(App[None]):
         """Start the timer that polls and draws."""
         self.set_interval(LOOK_SECONDS, self._listening.look)
         self.set_interval(DRAW_SECONDS, self.draw)
+        if sys.platform != "win32" and sys.stdin.isatty():
+            self.set_interval(DRAW_SECONDS, _end_without_terminal)
 
     # --- keys -------------------------------------------------------------------------------------------------------
 
@@ -230,6 +233,14 @@ class TopApp(App[None]):
 
     def _write(self, name: str, text: str) -> None:
         self.query_one(f"#{name}", Static).update(Text(text, no_wrap=True))
+
+
+def _end_without_terminal() -> None:
+    """End as at a signal if the terminal is gone: only the processes that it controls are sent SIGHUP."""
+    poll = select.poll()
+    poll.register(sys.stdin, 0)
+    if poll.poll(0):
+        signal.raise_signal(signal.SIGTERM)
 
 
 def _with_alarm(handler: Any) -> Callable[[int, FrameType | None], object]:
