@@ -227,8 +227,8 @@ def test_what_tasks_print_is_shown_and_logged_with_task_worker_and_host(
     with Terminal(PROGRAMS / "scaler_cluster", *options, watched.address) as agent:
         future = user.submit_verbose(talk, (), {}, capabilities={"talks": -1})
         arrival = gate.arrive()
-        said = printed("scaler_why", monitor, f"{future.task_id:x}")
-        assert said.startswith("it runs on") and said.endswith("it has printed:\nhow it goes\nodd: 5\n")
+        why = re.compile(r"it runs on .*it has printed:\nhow it goes\nodd: 5\n", re.DOTALL)
+        wait_until(lambda: why.fullmatch(printed("scaler_why", monitor, f"{future.task_id:x}")), "its output")
         arrival.let_go()
         assert future.result() == 0
         assert printed("scaler_why", monitor, f"{future.task_id:x}").endswith("\nhow it goes\nodd: 5\nno end\n")

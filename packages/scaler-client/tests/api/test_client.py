@@ -795,7 +795,7 @@ def test_faults_of_calls_are_named_in_the_words_of_the_call(client: Client) -> N
         ({"name": " "}, "name is ' ': a name has visible"),
         ({"name": "a\x1b[2J"}, r"name is 'a\\x1b\[2J': a name has visible"),
         ({"keys": " "}, "keys: ' ' is not the path of a directory"),
-        ({"keys": "~no-such-user/x"}, "keys is '~no-such-user/x': "),
+        ({"keys": "~no-such-user/x"}, "keys: '~no-such-user/x': "),
     ],
 )
 def test_names_and_paths_that_nobody_can_read_are_refused(given: dict[str, Any], told: str) -> None:

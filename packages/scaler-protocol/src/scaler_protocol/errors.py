@@ -25,6 +25,7 @@ ScalerError
 ├── ObjectRefusedError
 │   └── StorageFullError
 ├── DeserializeError
+├── InitializerError
 ├── ResultNotSerializableError (TypeError)
 ├── TaskExceptionNotSerializableError
 └── TaskExitedError
@@ -152,7 +153,7 @@ class DeserializeError(ScalerError):
 
 
 class InitializerError(ScalerError):
-    """the initializer of the client failed"""
+    """The initializer of the client has failed."""
 
 
 class ResultNotSerializableError(ScalerError, TypeError):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from scaler_io.security.key_files import MADE, add_key, key_directory, load_keyring, make_keys, revoke_key
+from scaler_io.security.key_files import MADE, add_key, key_path, load_keyring, make_keys, revoke_key
 from scaler_io.security.keyring import KeyRole
 from scaler_io.service.cli import Command
 from scaler_io.service.options import Option, one_of
@@ -22,7 +22,7 @@ usage: scaler keys init DIR                             make the keys of a new c
 
 Services that run with --keys DIR read the list again when it changes."""
 _KEYS: Final = Option(
-    ("--keys",), "the directory of the cluster's keys", key_directory, environment="SCALER_KEYS", metavar="DIRECTORY"
+    ("--keys",), "the directory of the cluster's keys", key_path, environment="SCALER_KEYS", metavar="DIRECTORY"
 )
 
 
@@ -66,7 +66,7 @@ INIT: Final = Command(
     description="Make the keys of a new cluster.",
     section="keys",
     config=InitOptions,
-    options=(Option(("directory",), "a new directory, or an empty one", key_directory),),
+    options=(Option(("directory",), "a new directory, or an empty one", key_path),),
     example="scaler keys init ~/.scaler/keys",
 )
 ADD: Final = Command(

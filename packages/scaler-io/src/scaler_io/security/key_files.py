@@ -78,10 +78,15 @@ def _remedy(directory: Path, roles: Sequence[KeyRole]) -> str:
 
 def key_directory(text: str) -> Path:
     """The absolute path of a directory of keys, which may begin with ~; raises ValueError."""
+    return key_path(text).absolute()
+
+
+def key_path(text: str) -> Path:
+    """The same as it was given, for people to read."""
     if not text.strip() or "\0" in text:  # an empty path would be the working directory
         raise ValueError(f"{text!r} is not the path of a directory")
     try:
-        return Path(text).expanduser().absolute()
+        return Path(text).expanduser()
     except RuntimeError as error:  # ~user, and there is no such user
         raise ValueError(f"{text!r}: {error}") from None
 
