@@ -89,7 +89,7 @@ def test_the_socket_is_asked_only_when_something_is_due_or_readable() -> None:
         link.receive(4.5)
         link.receive(5.0)
         assert dialer.turns == [1.0, 3.0, 4.0, 5.0]
-        link.close(6.0, "")
+        link.close(6.0, None)
 
     asyncio.run(main())
 

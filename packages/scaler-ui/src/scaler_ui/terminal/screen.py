@@ -95,7 +95,7 @@ class TopApp(App[None]):
         """Start the timer that polls and draws."""
         self.set_interval(LOOK_SECONDS, self._listening.look)
         self.set_interval(DRAW_SECONDS, self.draw)
-        if sys.platform != "win32" and sys.stdin.isatty():
+        if sys.stdin.isatty():
             self.set_interval(DRAW_SECONDS, _end_without_terminal)
 
     # --- keys -------------------------------------------------------------------------------------------------------
@@ -237,10 +237,11 @@ class TopApp(App[None]):
 
 def _end_without_terminal() -> None:
     """End as at a signal if the terminal is gone: only the processes that it controls are sent SIGHUP."""
-    poll = select.poll()
-    poll.register(sys.stdin, 0)
-    if poll.poll(0):
-        signal.raise_signal(signal.SIGTERM)
+    if sys.platform != "win32":
+        poll = select.poll()
+        poll.register(sys.stdin, 0)
+        if poll.poll(0):
+            signal.raise_signal(signal.SIGTERM)
 
 
 def _with_alarm(handler: Any) -> Callable[[int, FrameType | None], object]:
