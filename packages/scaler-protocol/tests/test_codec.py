@@ -32,6 +32,7 @@ from scaler_protocol.messages import (
     Submit,
 )
 from scaler_protocol.payloads import Payloads
+from support.examples import examples
 
 if TYPE_CHECKING:
     from conftest import Wire
@@ -219,7 +220,7 @@ def test_random_frames(frame: bytes, payload: bytes) -> None:
     only_malformed([frame + bytes(-len(frame) % 8), payload])
 
 
-@settings(FEW, max_examples=300)
+@settings(FEW, max_examples=examples(100))
 @given(data=st.data())
 def test_damaged_frames(wire: Wire, data: st.DataObject) -> None:
     frames = wire.frames_of(data.draw(wire.any_message))

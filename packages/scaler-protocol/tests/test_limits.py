@@ -34,11 +34,12 @@ from scaler_protocol.objects import Reference
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.ranges import Anything, Column, Real, Records, Text
 from scaler_protocol.storage import PutObject
+from support.examples import examples
 
 if TYPE_CHECKING:
     from conftest import Wire
 
-FEW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 KINDS = sorted(get_args(Message), key=lambda kind: str(kind.__name__))
 ID = b"f" * 16
 GROUP = Group(ID)

@@ -11,6 +11,7 @@ from scaler_client.api.client import Client
 from scaler_client.api.connected_workers import ConnectedWorkers, WorkerHost
 from scaler_protocol.capacity import ListProcesses, ListWorkers
 from scaler_protocol.errors import ClientQuitError, SchedulerLostError
+from support.waiting import wait_until
 
 SECONDS = 20.0
 
@@ -39,7 +40,7 @@ def test_the_time_limit_says_how_many_there_are_and_what_to_do(client: Client, c
     expected = f"2 of 3 workers are connected after 0.1 s: start more of them with scaler_cluster {cluster.address}"
     with pytest.raises(TimeoutError, match=expected):
         client.wait_for_workers(3, timeout=0.1)
-    assert not client._io._core._worker_requests
+    wait_until(lambda: not client._io._core._worker_requests, "the io thread forgets it")
 
 
 def test_workers_that_are_not_named_in_time(client: Client, cluster: Any) -> None:
@@ -47,7 +48,8 @@ def test_workers_that_are_not_named_in_time(client: Client, cluster: Any) -> Non
         client.run(abs, -1, timeout=0.1)
     with pytest.raises(TimeoutError, match=r"has not named the workers within 0 s"):
         client.restart_workers(timeout=0)
-    assert cluster.wait_for(ListProcesses, 2) and not client._io._core._worker_requests
+    assert cluster.wait_for(ListProcesses, 2)
+    wait_until(lambda: not client._io._core._worker_requests, "the io thread forgets them")
 
 
 def test_a_new_scheduler_is_asked_again(client: Client, cluster: Any) -> None:

@@ -30,6 +30,7 @@ from scaler_protocol.messages import (
     Submit,
 )
 from scaler_protocol.payloads import Payloads
+from support.examples import examples
 
 CREDIT = 4000
 GROUPS = [
@@ -221,4 +222,4 @@ class ClientMachine(RuleBasedStateMachine):
 
 
 TestClientCore = ClientMachine.TestCase
-TestClientCore.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestClientCore.settings = settings(max_examples=examples(75), stateful_step_count=40, deadline=None)

@@ -29,6 +29,7 @@ from scaler_io.provisioning.provisioner import OfferSpec, UnitPhase, UnitReport
 from scaler_protocol.capacity import DesiredWorkers, ManagerStatus, UnitState
 from scaler_protocol.codec import encode
 from scaler_protocol.handshake import Welcome
+from support.examples import examples
 
 OFFERS = (OfferSpec("", "3.11.7", "3.1.2", 2),)
 
@@ -686,4 +687,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAnyOrder.settings = settings(max_examples=examples(30), stateful_step_count=30, deadline=None)

@@ -22,6 +22,7 @@ from scaler_io.transport.endpoint import ListenError
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Hello, Role, Welcome
 from scaler_protocol.messages import Cancel
+from support.examples import examples
 
 if TYPE_CHECKING:
     from conftest import MemoryRig
@@ -342,5 +343,5 @@ class TestLinkMachine(LinkMachine.TestCase):  # type: ignore[misc, valid-type]
     """Runs it."""
 
     settings = settings(
-        max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        max_examples=examples(30), stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )

@@ -17,6 +17,7 @@ from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Group, Status, Submit
 from scaler_protocol.operations import Resized
 from scaler_protocol.payloads import Payloads
+from support.examples import examples
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
@@ -231,6 +232,6 @@ def test_any_order(make_driver: type[SchedulerDriver], monkeypatch: pytest.Monke
     run_state_machine_as_test(
         AnyOrder,
         settings=settings(
-            max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=examples(40), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )

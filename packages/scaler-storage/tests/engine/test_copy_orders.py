@@ -380,7 +380,7 @@ class CopyingModel(RuleBasedStateMachine):
         self.see(self.server.later(seconds))
 
 
-@pytest.mark.parametrize("examples", [150, pytest.param(3_000, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
+@pytest.mark.parametrize("examples", [75, pytest.param(3_000, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
 def test_objects_with_copies_outlive_their_hosts(examples: int) -> None:
     run_state_machine_as_test(
         CopyingModel, settings=settings(max_examples=examples, stateful_step_count=40, deadline=None)

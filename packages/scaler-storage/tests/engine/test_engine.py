@@ -37,6 +37,7 @@ from scaler_storage.engine.pool import OVERHEAD_BYTES
 from scaler_storage.engine.segments import MemorySegments
 from scaler_storage.engine.state import FREED_TOGETHER
 from scaler_storage.engine.uploads import SLOWEST, START_SECONDS
+from support.examples import examples
 from support.storage_engines import PART, EngineDriver, make_parts_small
 
 SHARED = 1000
@@ -638,7 +639,7 @@ class StorageModel(RuleBasedStateMachine):
 
 
 TestStorageModel = StorageModel.TestCase
-TestStorageModel.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestStorageModel.settings = settings(max_examples=examples(75), stateful_step_count=30, deadline=None)
 
 
 def test_the_scheduler_owns_a_named_session_whichever_clients_come_and_go() -> None:

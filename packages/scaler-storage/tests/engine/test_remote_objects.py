@@ -493,7 +493,7 @@ class HoldingModel(RuleBasedStateMachine):
             assert not count or (thing is not None and self.fetching_from[name] in self.spoken(thing.host))
 
 
-@pytest.mark.parametrize("examples", [150, pytest.param(3_000, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
+@pytest.mark.parametrize("examples", [75, pytest.param(3_000, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
 def test_holders_of_objects(examples: int) -> None:
     run_state_machine_as_test(
         HoldingModel, settings=settings(max_examples=examples, stateful_step_count=40, deadline=None)

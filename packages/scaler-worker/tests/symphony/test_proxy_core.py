@@ -44,6 +44,7 @@ from scaler_worker.symphony.events import (
 )
 from scaler_worker.symphony.proxy_core import LONGEST_RETRY_SECONDS, ProxyConfig, ProxyCore
 from scaler_worker.symphony.run_queue import depth_of
+from support.examples import examples
 
 BODY = b"a function"
 FUNCTION = function_id(BODY)
@@ -345,4 +346,4 @@ class AnyEvents(RuleBasedStateMachine):
 
 
 TestAnyEvents = AnyEvents.TestCase
-TestAnyEvents.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestAnyEvents.settings = settings(max_examples=examples(25), stateful_step_count=40, deadline=None)
