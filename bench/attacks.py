@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
@@ -23,13 +24,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import zmq
 
 from scaler import Client
-from scaler_io.links.streams import HEADER, join
+from scaler_io.links.streams import HEADER, cut, join
 from scaler_io.security.key_files import add_key, load_credentials, make_keys
 from scaler_io.security.keyring import CLIENT_KEYS, KeyRole
 from scaler_io.transport.curve import new_pair, use_credentials
 from scaler_protocol.addresses import Address
-from scaler_protocol.codec import encode
-from scaler_protocol.handshake import Hello, ServiceKind
+from scaler_protocol.codec import decode, encode
+from scaler_protocol.handshake import Hello, ServiceKind, Welcome
 from scaler_protocol.ids import first_task, new_identity
 from scaler_protocol.messages import Group, Message, Submit
 from scaler_protocol.payloads import Payloads
@@ -61,7 +62,10 @@ class Peer:
         self._socket.connect(str(address))
         self._sequence = 0
         self._write(greeting, 0)
-        self._socket.recv()
+        welcome = decode(cut(self._socket.recv())[1:])
+        if not isinstance(welcome, Welcome):
+            raise OSError(f"not welcome: {welcome}")
+        self.session_token = welcome.session_token
         self._socket.sndtimeo = 500
 
     def send(self, message: Message) -> None:
@@ -102,8 +106,10 @@ def ignored_credit(port: int, keys: Path | None) -> None:
 
 def unread_answers(port: int, keys: Path | None) -> None:
     """A client of object storage asks for bytes and reads none."""
-    name = new_identity()
-    with Peer(port + 1, keys, hello(service=ServiceKind.STORAGE)) as attacker:
+    name, greeting = new_identity(), hello()
+    with Peer(port, keys, greeting) as client:
+        greeting = replace(greeting, service=ServiceKind.STORAGE, session_token=client.session_token)
+    with Peer(port + 1, keys, greeting) as attacker:
         for part in range(8):
             attacker.send(PutObject(name, 8 * MEGABYTE, Payloads([FRAME]), offset=part * MEGABYTE))
         while True:

@@ -46,7 +46,7 @@ def size(number: int) -> str:
 BUDGETS = {
     "one message": [size(MESSAGE_MOST)],
     "bytes that the server has not read yet": [size(PEER_BYTES), size(TOTAL_BYTES)],
-    "the same without a Hello": [size(STRANGER_BYTES), size(STRANGERS_BYTES)],
+    "the same without a Hello": [size(STRANGER_BYTES), f"{FAULTS_LIMIT} messages", size(STRANGERS_BYTES)],
     "a connection without a handshake": [f"{HANDSHAKE_MS // 1000} s", f"{HELLO_SECONDS:g} s"],
     "messages of the scheduler": [size(KEPT_LIMIT), f"{STUCK_SECONDS:g} s", size(KEPT_MOST)],
     "parts and lists of object storage": [size(readers.PEER_BYTES), size(readers.KEY_BYTES), f"{readers.READS_MOST:,}"],

@@ -107,6 +107,8 @@ class Hub:
         self._cuts: list[bytes] = []
         self._unread: dict[bytes, int] = {}
         """Bytes that may be unread on each route without a peer."""
+        self._strays: dict[bytes, int] = {}
+        """Messages from each route without a peer that were no Hello; its connection is closed after FAULTS_LIMIT."""
         self._heartbeats: deque[LinkRecord] = deque()
         """Peers in the order of their last heartbeat; forgotten ones are skipped."""
         self._owing: dict[LinkRecord, None] = {}
@@ -347,7 +349,10 @@ class Hub:
         suspended = self._suspensions.is_suspended(principal, now)
         if hello is None:
             self.refused_frames += 1
-            if suspended:
+            strays = self._strays[route] = self._strays.pop(route, 0) + 1
+            if len(self._strays) > _ROUTES_LIMIT:
+                del self._strays[next(iter(self._strays))]
+            if suspended or strays > FAULTS_LIMIT:
                 self._cuts.append(route)
             else:
                 self._ask_hello(route, in_process)
@@ -508,6 +513,7 @@ class Hub:
         """Detach the peer from its route, where messages to it may be unread."""
         if self._routes.get(peer.route) is peer:
             del self._routes[peer.route]
+            self._strays.pop(peer.route, None)
             self._count_unread(peer.route, peer.stream.kept_bytes + peer.unread)
 
     def _forget(self, peer: LinkRecord) -> None:

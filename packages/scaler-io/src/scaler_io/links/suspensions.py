@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 from scaler_io.security.keyring import KeyRole, Principal
 
-FIRST_SECONDS: Final = 8.0
-"""What a peer costs until it is cut off is about 0.2 s of work: a small part of that."""
+FIRST_SECONDS: Final = 16.0
+"""What a peer costs until it is cut off is about 0.5 s of work: a small part of that."""
 LONGEST_SECONDS: Final = 64.0
 FORGET_SECONDS: Final = 300.0
 """So long after the end of a suspension the next one is the first again."""
