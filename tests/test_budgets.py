@@ -10,6 +10,7 @@ from scaler_io.descriptors import RESERVED
 from scaler_io.links.admission import CLIENT_LINKS
 from scaler_io.links.hub import FAULTS_BYTES, FAULTS_LIMIT, LEFT_LIMIT
 from scaler_io.links.link_record import UNREAD_LIMIT
+from scaler_io.links.strays import STRAYS_LIMIT
 from scaler_io.links.streams import KEPT_LIMIT, KEPT_MOST, STUCK_SECONDS
 from scaler_io.links.suspensions import FIRST_SECONDS, FORGET_SECONDS, LONGEST_SECONDS
 from scaler_io.objects.multiplexer import WINDOW_BYTES
@@ -46,7 +47,7 @@ def size(number: int) -> str:
 BUDGETS = {
     "one message": [size(MESSAGE_MOST)],
     "bytes that the server has not read yet": [size(PEER_BYTES), size(TOTAL_BYTES)],
-    "the same without a Hello": [size(STRANGER_BYTES), f"{FAULTS_LIMIT} messages", size(STRANGERS_BYTES)],
+    "the same without a Hello": [size(STRANGER_BYTES), f"{STRAYS_LIMIT} messages", size(STRANGERS_BYTES)],
     "a connection without a handshake": [f"{HANDSHAKE_MS // 1000} s", f"{HELLO_SECONDS:g} s"],
     "messages of the scheduler": [size(KEPT_LIMIT), f"{STUCK_SECONDS:g} s", size(KEPT_MOST)],
     "parts and lists of object storage": [size(readers.PEER_BYTES), size(readers.KEY_BYTES), f"{readers.READS_MOST:,}"],

@@ -13,6 +13,7 @@ from scaler_io.links import hub as hub_module
 from scaler_io.links.events import HubEvent, LinkDown, LinkLost, LinkRefused, LinkUp, PeerJoined, PeerLost
 from scaler_io.links.hub import FAULTS_BYTES, FAULTS_LIMIT, Hub
 from scaler_io.links.link_record import KeptLimits, PeerTimeouts
+from scaler_io.links.strays import STRAYS_LIMIT
 from scaler_io.links.streams import ACK_SECONDS, HEADER, KEPT_MOST, Frames, StreamGapError, message_of
 from scaler_io.links.uplink import GREETING_SECONDS, LinkState, Uplink
 from scaler_io.security.keyring import KeyRole, Principal
@@ -508,7 +509,7 @@ def test_a_stranger_that_reads_nothing_is_cut_off(said: Message) -> None:
         hub.receive(b"route", [HEADER.pack(0, 0), *map(bytes, encode(said))], 1.0)
         answers += len(hub.outgoing())
         assert answers < 20_000
-    assert cuts == [b"route"] and answers >= FAULTS_LIMIT
+    assert cuts == [b"route"] and answers >= STRAYS_LIMIT
 
 
 @pytest.mark.parametrize("end", [Goodbye(), Shutdown()], ids=["goodbye", "gap"])

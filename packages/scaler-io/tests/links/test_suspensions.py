@@ -8,6 +8,7 @@ import pytest
 
 from scaler_io.links.hub import FAULTS_LIMIT, Hub
 from scaler_io.links.link_record import PeerTimeouts
+from scaler_io.links.strays import STRAYS_LIMIT
 from scaler_io.links.streams import HEADER
 from scaler_io.links.suspensions import FORGET_SECONDS, LONGEST_SECONDS, Suspensions
 from scaler_io.security.keyring import ANYONE, KeyRole, Principal
@@ -76,10 +77,10 @@ def test_who_sends_on_while_its_key_waits_is_cut_off() -> None:
 def test_who_sends_on_without_a_hello_is_cut_off() -> None:
     """It may be a peer that was given up, so its key is not suspended."""
     service = Service()
-    for number in range(1, FAULTS_LIMIT + 1):
+    for number in range(1, STRAYS_LIMIT + 1):
         service.say(b"a1", Cancel([1]), 1.0, number)
-    assert len(service.hub.outgoing()) == FAULTS_LIMIT and not service.hub.cuts()
-    service.say(b"a1", Cancel([1]), 1.0, FAULTS_LIMIT + 1)
+    assert len(service.hub.outgoing()) == STRAYS_LIMIT and not service.hub.cuts()
+    service.say(b"a1", Cancel([1]), 1.0, STRAYS_LIMIT + 1)
     assert service.hub.cuts() == [b"a1"] and not service.hub.outgoing()
     assert service.is_welcomed(b"a2", 1.5)
 

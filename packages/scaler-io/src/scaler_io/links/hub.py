@@ -11,6 +11,7 @@ from dataclasses import replace
 from scaler_io.links.admission import Permissions, admit_principal, role_name
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost
 from scaler_io.links.link_record import UNREAD_LIMIT, KeptLimits, LinkFigures, LinkRecord, PeerTimeouts
+from scaler_io.links.strays import Strays
 from scaler_io.links.streams import (
     ACK_MESSAGES,
     HEADER,
@@ -107,8 +108,6 @@ class Hub:
         self._cuts: list[bytes] = []
         self._unread: dict[bytes, int] = {}
         """Bytes that may be unread on each route without a peer."""
-        self._strays: dict[bytes, int] = {}
-        """Messages from each route without a peer that were no Hello; its connection is closed after FAULTS_LIMIT."""
         self._heartbeats: deque[LinkRecord] = deque()
         """Peers in the order of their last heartbeat; forgotten ones are skipped."""
         self._owing: dict[LinkRecord, None] = {}
@@ -116,7 +115,7 @@ class Hub:
         self._watched: dict[LinkRecord, None] = {}
         """Peers that every tick examines: with a broken route, or with too many bytes waiting or unread."""
         self._ticked_at: float | None = None
-        self._suspensions = Suspensions()
+        self._suspensions, self._strays = Suspensions(), Strays()
 
     @property
     def heartbeat_seconds(self) -> float:
@@ -349,10 +348,7 @@ class Hub:
         suspended = self._suspensions.is_suspended(principal, now)
         if hello is None:
             self.refused_frames += 1
-            strays = self._strays[route] = self._strays.pop(route, 0) + 1
-            if len(self._strays) > _ROUTES_LIMIT:
-                del self._strays[next(iter(self._strays))]
-            if suspended or strays > FAULTS_LIMIT:
+            if self._strays.add(route) or suspended:
                 self._cuts.append(route)
             else:
                 self._ask_hello(route, in_process)
@@ -513,7 +509,7 @@ class Hub:
         """Detach the peer from its route, where messages to it may be unread."""
         if self._routes.get(peer.route) is peer:
             del self._routes[peer.route]
-            self._strays.pop(peer.route, None)
+            self._strays.forget(peer.route)
             self._count_unread(peer.route, peer.stream.kept_bytes + peer.unread)
 
     def _forget(self, peer: LinkRecord) -> None:
