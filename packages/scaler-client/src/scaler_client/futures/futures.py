@@ -104,7 +104,10 @@ class ScalerFuture(Future[T]):
         self.task_id = task_id
         self._group = group
         self._call = call
-        """The payload of the call, unless it has a result or is cancelled; of a mutable result that was loaded."""
+        """The payload of the call, until it has a result or is cancelled.
+
+        After a mutable result was loaded, it is the payload of that result.
+        """
         self._weight = len(call)
         self._needs = needs
         self._status = _PENDING
