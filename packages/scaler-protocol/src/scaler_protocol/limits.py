@@ -234,7 +234,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
     "GetObject": {"object": ID, "offset": SIZE},
     "DeleteObjects": {"objects": Column(ID, DELETED_TOGETHER)},
     "ObjectStored": {"object": ID},
-    "ObjectList": {"objects": _IDS},
+    "ObjectList": {"objects": Column(ID, MESSAGE_IDS)},
     "ObjectPart": {"object": ID, "size": SIZE, "parts": Column(Bytes(0, 2**20), 1)},
     "HostProof": {"proof": Bytes(32, 32), "lock_file": Text(64)},
     "AllocateObject": {"object": ID, "size": SIZE},

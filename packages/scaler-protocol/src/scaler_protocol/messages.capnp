@@ -243,7 +243,7 @@ struct GetObject { request @0 :UInt64; object @1 :Data; offset @2 :UInt64; limit
 struct DeleteObjects { objects @0 :List(Data); session @1 :UInt32; }
 struct ObjectStored { request @0 :UInt64; object @1 :Data; error @2 :Text; version @3 :UInt64; }
 struct ListObjects { request @0 :UInt64; }
-struct ObjectList { request @0 :UInt64; objects @1 :List(Data); }
+struct ObjectList { request @0 :UInt64; objects @1 :List(Data); left @2 :UInt64; }
 struct ObjectPart {
   request @0 :UInt64;
   object @1 :Data;

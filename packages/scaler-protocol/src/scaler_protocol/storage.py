@@ -214,17 +214,18 @@ class DropReplicas:
 
 @dataclass(frozen=True, slots=True)
 class ListObjects:
-    """Requests the ids of all complete objects of the sender's session; answered by ObjectList."""
+    """Requests the ids of all complete objects of the sender's session; answered by ObjectLists."""
 
     request: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectList:
-    """The ids, in no order."""
+    """Ids, in no order; about `left` ones follow in further messages, and after the last none do."""
 
     objects: Sequence[bytes] = ()
     request: int = 0
+    left: int = 0
 
 
 StorageMessage = (

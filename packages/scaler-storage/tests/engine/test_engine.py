@@ -256,9 +256,11 @@ def test_a_session_is_told_what_there_is_of_it() -> None:
     server.put(WORKER, OTHER, b"for alice", session=1)
     server.put(BOB, b"b" * 16, b"bob")
     server.put_part(ALICE, b"w" * 16, 10, 0, b"half")
-    assert server.says(ALICE, ListObjects(5)) == [ObjectList([NAME, OTHER], 5)]
+    [listed] = server.says(ALICE, ListObjects(5))
+    assert isinstance(listed, ObjectList) and sorted(listed.objects) == sorted([NAME, OTHER])
+    assert (listed.request, listed.left) == (5, 0)
     assert server.says(BOB, ListObjects(6)) == [ObjectList([b"b" * 16], 6)]
-    assert server.says(WORKER, ListObjects(7)) == [ObjectList((), 7)]
+    assert server.says(WORKER, ListObjects(7)) == [ObjectList([], 7)]
 
 
 def test_a_session_is_owned_by_those_with_its_key() -> None:
@@ -340,7 +342,7 @@ def test_a_session_whose_objects_are_being_freed_may_begin_again() -> None:
     names = many_objects(server, 5 * FREED_TOGETHER)
     server.says(ALICE, PeerLost("gone"))
     server.join(ALICE, Role.CLIENT, 1)
-    assert server.says(ALICE, ListObjects(8)) == [ObjectList((), 8)]
+    assert server.says(ALICE, ListObjects(8)) == [ObjectList([], 8)]
     assert server.put(ALICE, names[0], b"bb") is None
     for _ in range(10):
         server.later(0)

@@ -19,7 +19,7 @@ from scaler_protocol.storage import (
     RegisterReplica,
     RegisterReplicaServer,
 )
-from scaler_storage.engine import awaited_reads, readers
+from scaler_storage.engine import awaited_reads, listings, readers
 from scaler_storage.engine.segments import MemorySegments
 from support.storage_engines import PART, EngineDriver, make_parts_small
 
@@ -136,23 +136,89 @@ def test_parts_of_an_object_on_disk_are_not_sent_at_once_either() -> None:
     assert [number for _, number in server.parts] == [*range(PARTS)]
 
 
-def test_lists_wait_for_their_reader() -> None:
-    server = ReadServer()
-    for number in range(10):
-        server.tell(READER, PutObject(bytes([number]) * 16, 1, Payloads([b"a"]), 0, 1))
-    sizes: list[tuple[bytes, int]] = []
+class ListServer(ReadServer):
+    """Lists in pieces of four ids."""
 
-    def heard(said: list[tuple[bytes, Message]]) -> None:
-        sizes.extend((peer, len(each.objects)) for peer, each in said if isinstance(each, ObjectList))
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pieces: list[tuple[bytes, int, int, int]] = []
+        """Peer, request, ids and those left of each piece."""
+        super().__init__()
+        monkeypatch.setattr(listings, "PIECE_IDS", 4)
+        monkeypatch.setattr(readers, "PEER_BYTES", 100 * 16)
+        monkeypatch.setattr(readers, "KEY_BYTES", 100 * 16)
+        self.ids = {NAME, *(bytes([number]) * 16 for number in range(10))}
+        self.admit(Hello(Role.CLIENT, VOICE, 1, session=2, service=ServiceKind.STORAGE))
+        for each in self.ids - {NAME}:
+            self.tell(READER, PutObject(each, 1, Payloads([b"a"]), 0, 1))
 
+    def settle(self) -> list[tuple[bytes, Message]]:
+        said = super().settle()
+        lists = [(peer, each) for peer, each in said if isinstance(each, ObjectList)]
+        self.pieces += [(peer, each.request, len(each.objects), each.left) for peer, each in lists]
+        assert len(lists) <= 1
+        return said
+
+
+def test_a_list_comes_in_pieces_one_in_a_turn_and_waits_for_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ListServer(monkeypatch)
+    monkeypatch.setattr(readers, "PEER_BYTES", 4 * 16)
+    server.tell(READER, ListObjects(7))
+    server.settle()
+    assert server.pieces == [(READER, 7, 4, 7)]
     for _ in range(3):
-        for peer in (READER, OTHER):
-            heard(server.tell(peer, ListObjects()))
-    assert sizes == [(READER, 11)]
-    for _ in range(5):
-        server.unread.clear()
-        heard(server.settle())
-    assert sorted(sizes) == [(OTHER, 11)] * 3 + [(READER, 11)] * 3
+        server.read(READER)
+    assert server.pieces == [(READER, 7, 4, 7), (READER, 7, 4, 3), (READER, 7, 3, 0)]
+    assert server.core.due() is None
+
+
+def test_lists_of_a_session_follow_each_other_and_others_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ListServer(monkeypatch)
+    for number in range(6):
+        server.tell(VOICE, PutObject(bytes([100 + number]) * 16, 1, Payloads([b"a"]), 0, 2))
+    server.core.handle(READER, ListObjects(1), server.now)
+    server.core.handle(OTHER, ListObjects(2), server.now)
+    server.core.handle(VOICE, ListObjects(3), server.now)
+    server.settle()
+    while server.core.due() == server.now:
+        server.settle()
+    asked = [request for _, request, _, _ in server.pieces]
+    assert asked[:5] == [1, 3, 1, 3, 1] and asked[5:] == [2, 2, 2]
+
+
+def test_a_list_has_what_there_is_when_its_piece_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ListServer(monkeypatch)
+    listed: list[bytes] = []
+    said = server.tell(READER, ListObjects())
+    while said:
+        [(_, piece)] = said
+        assert isinstance(piece, ObjectList)
+        listed += piece.objects
+        rest = sorted(server.ids - set(listed))
+        if rest:
+            server.ids.discard(rest[0])
+            server.core.handle(READER, DeleteObjects(rest[:1]), server.now)
+        said = server.settle()
+    assert sorted(listed) == sorted(server.ids)
+
+
+def test_a_peer_that_leaves_lets_others_list_their_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ListServer(monkeypatch)
+    monkeypatch.setattr(readers, "PEER_BYTES", 4 * 16)
+    server.tell(READER, ListObjects(1))
+    server.tell(OTHER, ListObjects(2))
+    server.settle()
+    assert [request for _, request, _, _ in server.pieces] == [1]
+    server.tell(READER, PeerLost("gone"))
+    assert [request for _, request, _, _ in server.pieces] == [1, 2]
+
+
+def test_a_peer_may_have_a_limited_number_of_lists_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listings, "READS_MOST", 10)
+    server = ListServer(monkeypatch)
+    for _ in range(10):
+        server.core.handle(READER, ListObjects(), server.now)
+    with pytest.raises(ProtocolError, match="10 requests of this peer for lists wait already"):
+        server.core.handle(READER, ListObjects(), server.now)
 
 
 def test_what_waited_may_be_gone() -> None:

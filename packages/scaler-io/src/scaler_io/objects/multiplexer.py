@@ -6,7 +6,7 @@ window takes longer than AHEAD_SECONDS, it is made smaller, down to one part. Se
 same reason.
 
     Every PutObject is answered by an ObjectStored, every GetObject by an ObjectPart, AllocateObject by ObjectAllocated,
-    SealObject by ObjectStored, MapObject by ObjectMapped, ListObjects by ObjectList. The link resumes a broken
+    SealObject by ObjectStored, MapObject by ObjectMapped, ListObjects by ObjectLists. The link resumes a broken
     connection without loss. If the server has lost our state, the requests are sent again: a download continues after
     its last part, an upload starts over.
 
@@ -238,6 +238,10 @@ class Multiplexer:
             return
         if isinstance(operation, Download) and operation.mapping is not None and isinstance(message, ObjectMapped):
             operation.mapping = self._mappings.keep(operation.reference.object, operation.mapping, message.pin)
+        if operation.more:
+            self._requests[number] = request
+            self._in_flight += request.cost
+            return
         operation.answered += 1
         if operation.answered == operation.count:
             operation.finish()

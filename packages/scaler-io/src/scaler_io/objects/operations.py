@@ -70,6 +70,8 @@ class Operation:
         self.count = count
         self.asked = 0
         self.answered = 0
+        self.more = False
+        """Whether further messages answer the last request."""
         self.since = 0.0
         """When the caller began to wait."""
         self.over = ThreadEvent()
@@ -402,7 +404,7 @@ class Listing(Operation):
 
     def __init__(self) -> None:
         super().__init__(Reference(b"", 0), 1)
-        self.objects: Sequence[bytes] = ()
+        self.objects: list[bytes] = []
 
     def request(self, index: int, number: int) -> Message:
         return ListObjects(number)
@@ -410,7 +412,12 @@ class Listing(Operation):
     def answer(self, index: int, message: Message) -> None:
         if not isinstance(message, ObjectList):
             raise ProtocolError(f"{type(message).__name__} is not an answer to ListObjects")
-        self.objects = message.objects
+        self.objects += message.objects
+        self.more = message.left > 0
+
+    def restart(self) -> None:
+        super().restart()
+        self.objects.clear()
 
 
 class Deletion(Operation):

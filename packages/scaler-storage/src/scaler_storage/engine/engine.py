@@ -69,6 +69,7 @@ from scaler_protocol.storage import (
     UnpinObjects,
 )
 from scaler_storage.engine.copy_orders import CopyOrders
+from scaler_storage.engine.listings import Listings
 from scaler_storage.engine.processes import LOOK_SECONDS, ProcessLiveness
 from scaler_storage.engine.readers import Readers
 from scaler_storage.engine.reading import Reading
@@ -136,6 +137,7 @@ class StorageEngine:
         self._key_of = key_of
         self._readers = Readers(key_of, unacknowledged)
         self._reading = Reading(self._state, self._remote, self._readers, incarnation << _COUNT_BITS)
+        self._listings = Listings(self._state, self._readers)
         self._writing = Writing(self._state, self._reading, retention_seconds, incarnation << _COUNT_BITS)
         self._copy_orders = CopyOrders(self._state, self._is_idle)
         self._send_failures = SendFailures(self._state, self._reading)
@@ -158,7 +160,7 @@ class StorageEngine:
             MapObject: self._reading.map,
             UnpinObjects: self._reading.unpin,
             NeedStorageStatus: lambda peer, event: self._state.send(peer, self.status()),
-            ListObjects: self._reading.list,
+            ListObjects: self._listings.add,
             KeepSession: self._keep,
             RegisterReplicaServer: self._remote.register,
             RegisterReplica: self._writing.announce,
@@ -233,6 +235,7 @@ class StorageEngine:
         self._reading.answer_from_copies()
         self._reading.expect_no_more()
         self._reading.resume()
+        self._listings.settle()
         self._readers.end_turn()
         self._copy_orders.settle()
         self._remote.send_drops()
@@ -325,6 +328,7 @@ class StorageEngine:
             self._remote.due(),
             self._copy_orders.due(),
             self._reading.due(),
+            self._listings.due(),
             self._state.pager.pool.due(),
             self._send_failures.due(),
             self._writing.fullness.due(),
@@ -370,6 +374,7 @@ class StorageEngine:
             self._state.drop_upload(peer, name)
         self._writing.forget_requests(peer)
         self._reading.leave(peer, record)
+        self._listings.leave(peer)
         self._remote.leave(peer, record)
 
     def _prove(self, peer: bytes, event: HostProof) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 from scaler_protocol.errors import ObjectRefusedError, ProtocolError
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.objects import PART_BYTES
-from scaler_protocol.storage import GetObject, ListObjects
+from scaler_protocol.storage import GetObject
 
 PEER_BYTES: Final = 16 * 1024 * 1024
 """Bytes of answers under way to one peer; our own request 8 MiB at a time."""
@@ -31,7 +31,7 @@ _SMALL_BYTES: Final = 64 * 1024
 class WaitingRead:
     """A waiting read; `why` the object cannot be loaded into memory, and must be read from disk."""
 
-    event: GetObject | ListObjects
+    event: GetObject
     why: ObjectRefusedError | None = None
 
 

@@ -7,13 +7,11 @@ import logging
 from collections.abc import Iterable
 
 from scaler_protocol.errors import ObjectRefusedError, StorageFullError
-from scaler_protocol.objects import OBJECT_ID_BYTES, PART_BYTES
+from scaler_protocol.objects import PART_BYTES
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import (
     GetObject,
-    ListObjects,
     MapObject,
-    ObjectList,
     ObjectMapped,
     ObjectPart,
     UnpinObjects,
@@ -54,10 +52,6 @@ class Reading:
             self._state.pager.touch(record)
             self._state.send(peer, _part(event, record, b""))
 
-    def list(self, peer: bytes, event: ListObjects) -> None:
-        """Answer with the ids of a session; raises ProtocolError if too many reads of this peer wait."""
-        self._request(peer, WaitingRead(event))
-
     def _request(self, peer: bytes, read: WaitingRead) -> None:
         """Answer a read if no earlier one of its peer waits."""
         if self._readers.has_waiting(peer):
@@ -74,8 +68,6 @@ class Reading:
     def _serve(self, peer: bytes, read: WaitingRead) -> bool:
         """Answer a read, or have it wait; returns whether other reads of its peer may follow now."""
         event = read.event
-        if isinstance(event, ListObjects):
-            return self._answer_list(peer, event)
         record = self._state.find(event.object)
         if record is None:
             self._miss(peer, event)
@@ -91,15 +83,6 @@ class Reading:
             self._answer_part(peer, event, record)
         else:
             self._answer_from_disk(peer, event, record, read.why)
-        return True
-
-    def _answer_list(self, peer: bytes, event: ListObjects) -> bool:
-        entry = self._state.sessions.get(self._state.peers[peer].session)
-        names = entry.objects.difference(self._state.deleted) if entry is not None else set[bytes]()
-        if not self._readers.take(peer, len(names) * OBJECT_ID_BYTES):
-            self._readers.put_first(peer, [WaitingRead(event)])
-            return False
-        self._state.send(peer, ObjectList(sorted(names) if names else (), event.request))
         return True
 
     def map(self, peer: bytes, event: MapObject) -> None:
