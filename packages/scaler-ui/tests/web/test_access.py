@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -12,8 +10,7 @@ import pytest
 
 from scaler_protocol.addresses import Address
 from scaler_ui.web.access import READER, READER_LENGTH, AccessGuard
-from scaler_ui.web.app import WebOptions, check_tls, token_for
-from support.certificates import write_certificate
+from scaler_ui.web.app import WebOptions, token_for
 
 PASSED = {"type": "passed"}
 PROXY = "10.0.0.1"
@@ -165,31 +162,6 @@ def test_a_reader_whom_no_proxy_names_is_refused(headers: list[tuple[str, str]],
     readers: list[str] = []
     assert ask("secret", with_cookie, user_header="X-User", client=client, readers=readers) == [PASSED]
     assert readers == [f"token at {client}"]
-
-
-def test_a_certificate_and_its_key_belong_together(tmp_path: Path) -> None:
-    check_tls(None, None)
-    file = tmp_path / "file.pem"
-    with pytest.raises(ValueError, match="belong together: give both"):
-        check_tls(file, None)
-    with pytest.raises(ValueError, match=f"--tls-cert {file} and --tls-key {file} cannot be used: .*No such file"):
-        check_tls(file, file)
-    file.write_text("no certificate")
-    with pytest.raises(ValueError, match="one of them is no PEM file, or not whole"):
-        check_tls(file, file)
-    certificate, key = write_certificate(tmp_path)
-    check_tls(certificate, key)
-    other = key.rename(tmp_path / "other.pem")
-    certificate, key = write_certificate(tmp_path)
-    with pytest.raises(ValueError, match="the key is not that of the certificate"):
-        check_tls(certificate, other)
-    with pytest.raises(ValueError, match=f"cannot be used: {tmp_path} is no plain file"):
-        check_tls(certificate, tmp_path)
-    os.mkfifo(pipe := tmp_path / "pipe")
-    with pytest.raises(ValueError, match=f"cannot be used: {pipe} is no plain file"):
-        check_tls(certificate, pipe)
-    with pytest.raises(ValueError, match="the key is encrypted; write it without"):  # and nobody is asked for it
-        check_tls(*write_certificate(tmp_path, b"secret"))
 
 
 def test_a_token_is_no_use_under_a_foreign_name_or_without_an_origin() -> None:

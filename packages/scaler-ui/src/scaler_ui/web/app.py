@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import socket
-import ssl
-import stat
 import sys
 from pathlib import Path
 
 from scaler_io.security.keyring import SUBSCRIBER_KEYS
 from scaler_io.service.cli import Command
-from scaler_io.service.options import KEYS, PARENT_PID, Option, Refusal, UsageError, path, whole_number
+from scaler_io.service.options import KEYS, PARENT_PID, Option, Refusal, path, whole_number
 from scaler_io.transport.own_keys import credentials_for
 from scaler_protocol.addresses import Address
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_ui.listening import Listening
+from scaler_ui.web.certificates import check_tls
 
 LOOK_SECONDS = 0.1
 
@@ -113,34 +111,6 @@ def token_for(options: WebOptions) -> str | None:
     return secrets.token_urlsafe(24)
 
 
-def check_tls(certificate: Path | None, key: Path | None) -> None:
-    """Raise UsageError if only one of them is given, or if they are no pair that can be read."""
-    if certificate is None and key is None:
-        return
-    if certificate is None or key is None:
-        raise UsageError("--tls-cert and --tls-key belong together: give both")
-    try:
-        for file in (certificate, key):
-            if not stat.S_ISREG(os.stat(file).st_mode):  # a pipe would be waited for, and can be read once only
-                raise UsageError(
-                    f"--tls-cert {certificate} and --tls-key {key} cannot be used: {file} is no plain file"
-                )
-        # Without a password, OpenSSL would ask the terminal for one.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
-    except OSError as error:  # an ssl.SSLError is one
-        why = _tls_fault(error, key) if isinstance(error, ssl.SSLError) else error
-        raise UsageError(f"--tls-cert {certificate} and --tls-key {key} cannot be used: {why}") from None
-
-
-def _tls_fault(error: ssl.SSLError, key: Path) -> str:
-    """What is wrong with a certificate and its key, and what to do; OpenSSL says little more than `PEM lib`."""
-    if error.reason == "KEY_VALUES_MISMATCH":
-        return "the key is not that of the certificate, which stands first in its file"
-    if b"ENCRYPTED" in key.read_bytes():
-        return "the key is encrypted; write it without a passphrase: openssl pkey -in KEY -out NEW"
-    return f"one of them is no PEM file, or not whole ({error})"
-
-
 def run_pages() -> None:
     """Serve the pages that the command line describes, until a signal."""
     options = COMMAND.read()
@@ -149,7 +119,9 @@ def run_pages() -> None:
 
         die_with_parent(options.parent_pid)
     token = token_for(options)
-    check_tls(options.tls_cert, options.tls_key)
+    warning = check_tls(options.tls_cert, options.tls_key)
+    if warning:
+        print(f"scaler_ui: {warning}", file=sys.stderr, flush=True)
     _check_free(options)
     credentials = credentials_for(options.address, options.keys, options.insecure, SUBSCRIBER_KEYS)
     listening = Listening(options.address, credentials=credentials)
@@ -227,6 +199,8 @@ def _run_server(options: WebOptions) -> None:
     """Answer requests until a signal."""
     from nicegui import ui
 
+    from scaler_ui.web.requests import TimedProtocol
+
     ui.run(
         host=options.host,
         port=options.port,
@@ -239,6 +213,7 @@ def _run_server(options: WebOptions) -> None:
         show_welcome_message=False,
         reconnect_timeout=30,
         tailwind=False,
+        http=TimedProtocol,
         proxy_headers=False,  # they would replace the address that a connection comes from
         ssl_certfile=options.tls_cert,
         ssl_keyfile=options.tls_key,

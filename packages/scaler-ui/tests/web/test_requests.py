@@ -1,0 +1,58 @@
+"""Connections of readers that do not finish what they ask."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import uvicorn
+
+from scaler_ui.web import requests
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
+
+
+async def page(scope: dict[str, Any], receive: object, send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+    await asyncio.sleep(0.5 if scope["path"] == "/slow" else 0)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+async def answers(port: int, *sent: bytes) -> bytes:
+    """All that a server answers until it closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for part in sent:
+        writer.write(part)
+        await asyncio.sleep(0.05)
+    said = await asyncio.wait_for(reader.read(), 30)
+    writer.close()
+    return said
+
+
+def test_who_does_not_finish_a_request_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "HEAD_SECONDS", 0.2)
+
+    async def all_answers() -> tuple[bytes, bytes, bytes, bytes]:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            config = uvicorn.Config(page, http=requests.TimedProtocol, lifespan="off", log_level="warning", ws="none")
+            server = uvicorn.Server(config)
+            serving = asyncio.create_task(server.serve([listener]))
+            port = listener.getsockname()[1]
+            slow = REQUEST.replace(b"/ ", b"/slow ")
+            said = await asyncio.gather(
+                answers(port),
+                answers(port, REQUEST[:-2]),
+                answers(port, slow),
+                answers(port, REQUEST, REQUEST, REQUEST[:-2]),
+            )
+            server.should_exit = True
+            await serving
+            return said
+
+    silent, unfinished, slow, several = asyncio.run(all_answers())
+    assert (silent, unfinished) == (b"", b"")
+    assert slow.endswith(b"ok"), "the time of an answer is not limited"
+    assert several.count(b"200 OK") == 2
