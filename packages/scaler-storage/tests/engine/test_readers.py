@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from scaler_io.links.events import PeerLost
@@ -13,13 +15,14 @@ from scaler_protocol.storage import (
     DeleteObjects,
     GetObject,
     ListObjects,
+    MapObject,
     ObjectList,
     ObjectPart,
     PutObject,
     RegisterReplica,
     RegisterReplicaServer,
 )
-from scaler_storage.engine import awaited_reads, listings, readers
+from scaler_storage.engine import awaited_reads, listings, readers, reading
 from scaler_storage.engine.segments import MemorySegments
 from support.storage_engines import PART, EngineDriver, make_parts_small
 
@@ -244,6 +247,26 @@ def test_a_peer_may_have_a_limited_number_of_reads_wait(monkeypatch: pytest.Monk
         server.ask(READER, count=1)
     server.ask(OTHER, count=1)
     assert server.parts[-1] == (OTHER, 0)
+
+
+def test_a_peer_may_have_a_limited_number_of_reads_wait_for_what_an_earlier_server_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reading, "READS_MOST", 10)
+    server = ReadServer()
+    server.admit(Hello(Role.CLIENT, VOICE, 1, peer_incarnation=8, session=2, service=ServiceKind.STORAGE))
+    for _ in range(10):
+        assert server.tell(READER, GetObject(FAR, 0, PART)) == []
+    for event in (GetObject(FAR, 0, 0), GetObject(NAME, 0, PART), MapObject(NAME, PART)):
+        with pytest.raises(ProtocolError, match="10 reads of this peer wait for objects of an earlier server already"):
+            server.core.handle(READER, event, server.now)
+    assert server.tell(OTHER, GetObject(FAR, 0, PART)) == []
+    server.put(FAR)
+    for _ in range(11):
+        server.unread.clear()
+        server.settle()
+    server.ask(READER, count=1)
+    assert Counter(peer for peer, _ in server.parts) == {READER: 11, OTHER: 1}
 
 
 def test_reads_of_what_a_host_does_not_bring_are_limited_and_end_with_their_peer(

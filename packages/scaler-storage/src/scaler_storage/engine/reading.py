@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections import Counter
 from collections.abc import Iterable
 
-from scaler_protocol.errors import ObjectRefusedError, StorageFullError
+from scaler_protocol.errors import ObjectRefusedError, ProtocolError, StorageFullError
 from scaler_protocol.objects import PART_BYTES
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import (
@@ -16,7 +17,7 @@ from scaler_protocol.storage import (
     ObjectPart,
     UnpinObjects,
 )
-from scaler_storage.engine.readers import Readers, WaitingRead
+from scaler_storage.engine.readers import READS_MOST, Readers, WaitingRead
 from scaler_storage.engine.records import LoadObject, ObjectRecord, PeerRecord, Read
 from scaler_storage.engine.remote_objects import RemoteObjects
 from scaler_storage.engine.segments import Moved
@@ -34,6 +35,8 @@ class Reading:
         self._next_pin = first_pin
         self._expected: dict[bytes, list[tuple[bytes, Read]]] = {}
         """Reads of objects that peers of an earlier server may put again."""
+        self._expecting: Counter[bytes] = Counter()
+        """How many of them each peer has."""
         self.pins: dict[int, tuple[bytes, ObjectRecord]] = {}
         """Peer and object of each pin."""
 
@@ -42,15 +45,27 @@ class Reading:
 
         Raises ProtocolError if too many reads of this peer wait.
         """
+        self._require(peer)
         if event.limit:
-            self._state.reads.require(peer)
             self._count(self._state.find(event.object), first=not event.offset)
             self._request(peer, WaitingRead(event))
-        elif (record := self._find(event.object)) is None:
+        else:
+            self._look(peer, event)
+
+    def _look(self, peer: bytes, event: GetObject) -> None:
+        """Answer whether an object exists."""
+        record = self._find(event.object)
+        if record is None:
             self._miss(peer, event)
         else:
             self._state.pager.touch(record)
             self._state.send(peer, _part(event, record, b""))
+
+    def _require(self, peer: bytes) -> None:
+        """Raise ProtocolError if a peer may not request more."""
+        self._state.reads.require(peer)
+        if self._expecting[peer] >= READS_MOST:
+            raise ProtocolError(f"{READS_MOST:,} reads of this peer wait for objects of an earlier server already")
 
     def _request(self, peer: bytes, read: WaitingRead) -> None:
         """Answer a read if no earlier one of its peer waits."""
@@ -90,7 +105,7 @@ class Reading:
 
         Raises ProtocolError if too many reads of this peer wait.
         """
-        self._state.reads.require(peer)
+        self._require(peer)
         self._map(peer, event)
 
     def _map(self, peer: bytes, event: MapObject) -> None:
@@ -122,13 +137,16 @@ class Reading:
         """Answer "not found", or wait if peers of an earlier server may still put the object again."""
         if self._state.now < self._state.return_until:
             self._expected.setdefault(event.object, []).append((peer, event))
+            self._expecting[peer] += 1
         else:
             self._state.unknown += 1
             self._state.answer_missing(peer, event)
 
     def added(self, name: bytes) -> None:
         """Answer the reads that waited for an object to be put again."""
-        self._answer_again(self._expected.pop(name, ()))
+        waiting = self._expected.pop(name, ())
+        self._expecting.subtract(peer for peer, _ in waiting)
+        self._answer_again(waiting)
 
     def answer_from_copies(self) -> None:
         """Answer reads of objects that copies have replaced."""
@@ -139,6 +157,7 @@ class Reading:
         """Answer reads whose objects were not put again in time."""
         if self._expected and self._state.now >= self._state.return_until:
             expected, self._expected = self._expected, {}
+            self._expecting.clear()
             for waiting in expected.values():
                 self._answer_again(waiting)
 
@@ -153,7 +172,7 @@ class Reading:
             elif event.limit:
                 parts.setdefault(peer, []).append(WaitingRead(event, why))
             else:
-                self.get(peer, event)
+                self._look(peer, event)
         for peer, reads in parts.items():
             self._readers.put_first(peer, reads)
 
