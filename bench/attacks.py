@@ -26,15 +26,16 @@ import zmq
 from scaler import Client
 from scaler_io.links.streams import HEADER, cut, join
 from scaler_io.security.key_files import add_key, load_credentials, make_keys
-from scaler_io.security.keyring import CLIENT_KEYS, KeyRole
+from scaler_io.security.keyring import CLIENT_KEYS, SUBSCRIBER_KEYS, KeyRole
 from scaler_io.transport.curve import new_pair, use_credentials
+from scaler_io.transport.publishing import Subscriber
 from scaler_protocol.addresses import Address
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.handshake import Hello, ServiceKind, Welcome
 from scaler_protocol.ids import first_task, new_identity
 from scaler_protocol.messages import Group, Message, Submit
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.storage import GetObject, PutObject
+from scaler_protocol.storage import GetObject, ListObjects, ObjectList, PutObject
 from support.faults import Services
 from support.intruders import hello
 from support.memory_attacks import MEGABYTE, Attacker, Growth
@@ -62,7 +63,7 @@ class Peer:
         self._socket.connect(str(address))
         self._sequence = 0
         self._write(greeting, 0)
-        welcome = decode(cut(self._socket.recv())[1:])
+        welcome = self.read()
         if not isinstance(welcome, Welcome):
             raise OSError(f"not welcome: {welcome}")
         self.session_token = welcome.session_token
@@ -72,6 +73,10 @@ class Peer:
         """Send a numbered message; raises zmq.Again once the service has closed the connection."""
         self._sequence += 1
         self._write(message, self._sequence)
+
+    def read(self) -> Message:
+        """The next message."""
+        return decode(cut(self._socket.recv())[1:])
 
     def _write(self, message: Message, number: int) -> None:
         self._socket.send(join([HEADER.pack(number, 0), *encode(message)]))
@@ -123,8 +128,40 @@ def strangers(port: int, keys: Path | None) -> None:
             stack.enter_context(Attacker(port))
 
 
+def endless_lists(port: int, keys: Path | None) -> None:
+    """A client of object storage has 100,000 objects and asks for their list again and again."""
+    greeting = hello()
+    with Peer(port, keys, greeting) as client:
+        greeting = replace(greeting, service=ServiceKind.STORAGE, session_token=client.session_token)
+    with Peer(port + 1, keys, greeting) as attacker:
+        for number in range(100_000):
+            attacker.send(PutObject(number.to_bytes(16, "big"), 1, Payloads([b"x"])))
+        while True:
+            attacker.send(ListObjects(1))
+            while not (isinstance(answer := attacker.read(), ObjectList) and not answer.left):
+                pass
+
+
+def restless_monitor(port: int, keys: Path | None) -> None:
+    """A monitor connects, subscribes, reads one message, leaves and comes again."""
+    credentials = load_credentials(keys, SUBSCRIBER_KEYS) if keys is not None else None
+    while True:
+        subscriber = Subscriber(Address("127.0.0.1", port + 2), credentials)
+        while not subscriber.receive():
+            subscriber.wait(1.0)
+        subscriber.close()
+
+
 Attack = Callable[[int, Path | None], None]
-ATTACKS: tuple[Attack, ...] = (endless_message, ignored_credit, unread_answers, strangers)
+ATTACKS: dict[Attack, KeyRole] = {
+    endless_message: KeyRole.CLIENT,
+    ignored_credit: KeyRole.CLIENT,
+    unread_answers: KeyRole.CLIENT,
+    endless_lists: KeyRole.CLIENT,
+    strangers: KeyRole.CLIENT,
+    restless_monitor: KeyRole.MONITOR,
+}
+"""The attacks, and whose key they have."""
 
 
 def again_and_again(attack: Attack, port: int, keys: Path | None) -> None:
@@ -175,16 +212,20 @@ def main() -> None:
     """Run all attacks."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--only", metavar="ATTACK", help="only this attack")
     parser.add_argument("--insecure", action="store_true", help="use no keys")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        keys, attackers = Path(folder, "keys"), None
+        keys = Path(folder, "keys")
+        attackers: dict[KeyRole, Path] = {}
         if arguments.insecure:
             words = ["--insecure"]
         else:
             words = ["--keys", str(keys)]
             make_keys(keys, new_pair)
-            attackers = add_key(keys, "attacker", KeyRole.CLIENT, new_pair)
+            attackers = {
+                role: add_key(keys, f"attacker-{role.value}", role, new_pair) for role in set(ATTACKS.values())
+            }
         with Services(Path(folder), *words) as services:
             services.add_agent(1, *words)
             own = None if arguments.insecure else keys
@@ -193,8 +234,9 @@ def main() -> None:
             ) as client:
                 assert len(client.submit(bytes, MEGABYTE).result(STARTED)) == MEGABYTE
                 latencies(client, [])
-                for attack in ATTACKS:
-                    measure(services, client, attack, attackers, arguments.turns)
+                for attack, role in ATTACKS.items():
+                    if arguments.only in (None, attack.__name__):
+                        measure(services, client, attack, attackers.get(role), arguments.turns)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from scaler_io.links.streams import (
     ACK_MESSAGES,
     ACK_SECONDS,
     HEADER,
+    KEPT_OVERHEAD,
     Frames,
     Stream,
     StreamGapError,
@@ -57,7 +58,7 @@ def test_goodbye_is_numbered() -> None:
 def test_what_was_sent_is_kept_until_it_is_acknowledged() -> None:
     one, other = Stream(), Stream()
     frames = [one.write(Cancel((number,))) for number in range(5)]
-    assert one.kept_bytes == sum(len(body) for frame in frames for body in frame[1:])
+    assert one.kept_bytes == sum(KEPT_OVERHEAD + sum(map(len, frame[1:])) for frame in frames)
     for frame in frames[:3]:
         assert other.read(header(frame), 0.0)
     assert one.read(header(other.write(Acknowledge())), 0.0)
@@ -165,7 +166,7 @@ def test_the_largest_message_is_no_backlog() -> None:
     messages = [
         Functions((bytes(16),), ("f",), Payloads((bytes(size),))) for size in (8, 2_400_000, 1_600_000, 16, 1_600_000)
     ]
-    sizes = [sum(map(len, stream.write(message)[1:])) for message in messages]
+    sizes = [KEPT_OVERHEAD + sum(map(len, stream.write(message)[1:])) for message in messages]
     assert stream.kept_bytes == sum(sizes)
     tiny, _, large, small, _ = sizes
     backlogs = [tiny + large + small + large, large + small + large, large + small, small, 0, 0]

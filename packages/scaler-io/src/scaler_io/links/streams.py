@@ -34,6 +34,8 @@ KEPT_LIMIT = 64 * 1024 * 1024
 """Bytes sent and not acknowledged, without the largest message, beyond which a peer must acknowledge some."""
 KEPT_MOST = 4 * KEPT_LIMIT
 """Such bytes beyond which a peer is dropped as too slow at once."""
+KEPT_OVERHEAD = 240
+"""Bytes that a kept message takes beside its own (measured)."""
 STUCK_SECONDS = 10.0
 """How long a peer may acknowledge nothing while more than KEPT_LIMIT bytes wait for it."""
 
@@ -143,12 +145,13 @@ class Stream:
                     f"{kind} has {size:,} bytes, and services receive {self._longest:,} at most"
                 )
             self.sent = sequence = self.sent + 1
-            self._kept.append((sequence, size, body))
-            self.kept_bytes += size
+            kept = 0 if self.in_process else size + KEPT_OVERHEAD
+            self._kept.append((sequence, kept, body))
+            self.kept_bytes += kept
             if size > MESSAGE_LIMIT:
-                while self._largest and self._largest[-1][1] <= size:
+                while self._largest and self._largest[-1][1] <= kept:
                     self._largest.pop()
-                self._largest.append((sequence, size))
+                self._largest.append((sequence, kept))
         self.owed = 0
         return [HEADER.pack(sequence, self.received), *body]
 
