@@ -11,6 +11,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -280,6 +281,7 @@ def test_metrics_of_the_pages_are_those_of_the_scheduler(site: str, cluster: Loc
         ("clients", "Clients", "clients clients-filter"),
         ("objects", "Objects", "objects biggest"),
         ("events", "Events", "events events-filter"),
+        ("history", "History", "workloads workloads-filter kept"),
     ],
 )
 def test_every_page_is_built_by_the_server(site: str, cluster: LocalCluster, path: str, title: str, parts: str) -> None:
@@ -300,6 +302,34 @@ def test_the_pages_of_tasks_and_functions_are_built_with_what_the_scheduler_says
     printing.result()
     wait_until(lambda: "loss" in read(f"{site}/task/{printing.task_id:x}"), "the page shows what the task printed")
     assert "<b>loss" not in read(f"{site}/task/{printing.task_id:x}"), "which is no part of the page"
+
+
+def test_pages_show_after_a_restart_what_was_before(monitor: Address, cluster: LocalCluster, tmp_path: Path) -> None:
+    history = tmp_path / "history.db"
+    with served(monitor, history=history) as site, Client(address=cluster.address, name="monday") as client:
+        client.map(len, [""] * 30)
+        failed = client.submit(explode, "in the night")
+        assert isinstance(failed.exception(), ValueError)
+        wait_until(lambda: "monday" in read(f"{site}/tasks"), "the page shows the tasks")
+    with served(monitor, history=history) as site, opened(site) as page:
+        page.goto(f"{site}/task/{failed.task_id:x}")
+        wait_shown(page, "fault", "ValueError: in the night")
+        page.goto(f"{site}/history")
+        wait_shown(page, "kept", f"Kept for 7 days in {history}.")
+        wait_connected(page)
+        page.get_by_test_id("workloads-filter").fill("builtins:len")
+        with Client(address=cluster.address, name="tuesday") as client:
+            client.map(len, [""] * 60)
+            wait_shown(page, "workloads", "tuesday")
+        wait_shown(page, "workloads", "1-2 of 2")
+        page.get_by_test_id("workloads").locator("tbody tr").first.get_by_role("link").first.click()
+        wait_shown(page, "fact-client", "tuesday")
+        wait_shown(page, "fact-client, the other", "monday")
+        line = page.get_by_test_id("comparison").locator("tbody tr").first.inner_text()
+        assert line.split("\t") == ["tasks", "60", "30", "+100 %"]
+        page.get_by_test_id("other-workloads").get_by_role("link").first.click()
+        page.wait_for_url(re.compile(r"/workload/\d+/\d+$"))
+        wait_shown(page, "comparison", "run, p95")
 
 
 def test_an_unknown_address_is_a_page_of_ours(site: str) -> None:
@@ -390,6 +420,7 @@ def test_failures_are_grouped_searched_and_copied(page: Page, site: str, client:
         ("function/no:such", "function no:such", "/functions"),
         ("graph/x", "graph x", "/graphs"),
         ("failure/f/KeyError", "failure KeyError of f", "/failures"),
+        ("workload/1/999", "workload 1 and 999", "/history"),
     ],
 )
 def test_unknown_names_have_a_page_with_a_link_to_the_list(site: str, path: str, known_as: str, lists: str) -> None:

@@ -23,14 +23,17 @@ if TYPE_CHECKING:
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PAGES = (
     "", "tasks", "failures", "stream", "functions", "graphs", "workers", "hosts", "capacity", "clients", "objects",
-    "events",
+    "events", "history",
 )  # fmt: skip
 
 
 @contextmanager
-def served(monitor: Address, token: str = "", port: int = 0, *, insecure: bool = False) -> Iterator[str]:
-    """scaler_ui at this port, or one of its own, with this token if there is one; where its pages are."""
+def served(
+    monitor: Address, token: str = "", port: int = 0, *, insecure: bool = False, history: Path | None = None
+) -> Iterator[str]:
+    """scaler_ui at this port, or one of its own, with this token and history if there are any; where its pages are."""
     words = [*(["--token", token] if token else []), *["--insecure"] * insecure]
+    words += [] if history is None else ["--history", str(history)]
     port = port or free_ports(1)
     command: list[str | Path] = [PROGRAMS / "scaler_ui", str(monitor), "--port", str(port), *words]
     # With this variable NiceGUI takes itself for a part of the test.

@@ -9,7 +9,8 @@ import pytest
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import EventKind, TaskEvents, TaskStep
 from scaler_ui.model.addresses import PageRequest
-from scaler_ui.model.failures import NO_RESULT, failed_tasks, failure_groups, failures_of
+from scaler_ui.model.failed_task import NO_RESULT
+from scaler_ui.model.failures import failed_tasks, failure_groups, failures_of
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.subjects import failure_facts
 

@@ -29,7 +29,11 @@ from scaler_protocol.monitoring import (
     TaskStep,
 )
 from scaler_protocol.profiles import PROFILE, Profile, profile_at
+from scaler_ui.model.failed_task import FAILURES, TaskFailure
+from scaler_ui.model.minutes import Minutes
+from scaler_ui.model.moments import Moment, mean_latency
 from scaler_ui.model.task_table import TASKS, TaskTable
+from scaler_ui.model.workloads import WorkloadTable
 
 IN_TASK = "(in a task)"
 """What the sessions of tasks that submit tasks are called."""
@@ -38,7 +42,7 @@ V = TypeVar("V")
 STALE_SECONDS = 5.0
 """Seconds without a message after which the numbers are marked as old."""
 EVENTS = 2_000
-"""Events of each kind, and failures, that are kept."""
+"""Events of each kind that are kept."""
 PRINTED_CHARACTERS = 32 * 2**20
 """What tasks have printed, as far as it is kept."""
 NAMES = 20_000
@@ -74,6 +78,10 @@ class FunctionFigures:
     """The greatest memory of the first FIRST_RUNS runs."""
     last_memory: float = 0.0
     """The mean memory of the last runs."""
+
+    def has_ended(self, status: int, calls: int = 1) -> None:
+        """Count calls that ended so."""
+        self.ended[status] = self.ended.get(status, 0) + calls
 
     def ran(self, profile: Profile) -> None:
         """Count a run."""
@@ -129,43 +137,6 @@ class MonitorEvent:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class TaskFailure:
-    """A task that raised or could not run; `text` is the traceback or the error."""
-
-    time: float
-    task: int
-    function: str
-    session: int
-    agent: int
-    status: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """The cluster at one status: tasks that had ended, tasks now by where they are, cores and bytes of all workers.
-
-    Of the `timed` tasks whose ends were heard, `latency` is the sum of seconds from submission to end.
-    """
-
-    at: float
-    ended: int
-    waiting: int
-    queued: int
-    running: int
-    cpu: float
-    rss: int
-    timed: int
-    latency: float
-
-
-def mean_latency(before: Moment, moment: Moment) -> float | None:
-    """Mean seconds from submission to end of the tasks that ended between the samples; None if there are none."""
-    timed = moment.timed - before.timed
-    return (moment.latency - before.latency) / timed if timed > 0 else None
-
-
 def _remember(table: dict[K, V], entries: Iterable[tuple[K, V]], limit: int) -> None:
     """Add entries, or renew them, and forget the oldest beyond the limit."""
     for key, value in entries:
@@ -209,6 +180,7 @@ class MonitorModel:
         """Names of clients by session, also of those that have left."""
         self.tasks = TaskTable(tasks)
         self.functions: dict[str, FunctionFigures] = {}
+        self.workloads = WorkloadTable()
         self.runs: dict[tuple[str, str], RecentRuns] = {}
         """The last runs by function and host."""
         self.ended: dict[tuple[int, str], int] = {}
@@ -219,6 +191,7 @@ class MonitorModel:
         """Objects that object storage had refused at each of its reports."""
         self.groups: OrderedDict[int, GroupInfo] = OrderedDict()
         self.history: deque[Moment] = deque(maxlen=HISTORY_SECONDS)
+        self.minutes = Minutes()
         self._events: dict[int, deque[MonitorEvent]] = {}
         """By kind, in order."""
         self._heard_texts = 0
@@ -294,9 +267,10 @@ class MonitorModel:
     def _take_status(self, status: MonitorStatus, now: float) -> None:
         if self._beginning:
             self._begun()
-        since = status.at
+        since, follows = status.at, True
         if self.status is not None and status.incarnation != self.status.incarnation:
             self.history.clear()  # its totals begin at zero
+            follows = False
             self._heard_texts = self._heard_printed = 0
         elif self.status is not None:
             since = min(since, self.status.at)
@@ -307,7 +281,9 @@ class MonitorModel:
         ended = status.succeeded + status.raised + status.failed + status.cancelled
         cpu, rss, run = sum(status.worker_cpus), sum(status.worker_rsses), running(status)
         queued = max(0, status.assigned - run)
-        self.history.append(Moment(status.at, ended, status.waiting, queued, run, cpu, rss, self._timed, self._latency))
+        moment = Moment(status.at, ended, status.waiting, queued, run, cpu, rss, self._timed, self._latency)
+        self.history.append(moment)
+        self.minutes.add(moment, follows=follows)
         if run:
             columns = status.worker_runs, status.worker_pids, status.worker_cpus, status.worker_seconds
             self.tasks.run(*columns, since, status.at)
@@ -345,7 +321,7 @@ class MonitorModel:
                 ended += size
                 self._end(tasks, subject, statuses, profiles, time)
             elif step == TaskStep.CANCELLED:
-                self.tasks.leave(tasks, time)
+                self._leave(tasks, time)
         for event in zip(
             events.text_numbers, events.text_times, events.text_levels, events.text_kinds, events.text_tasks,
             events.text_subjects, events.texts, strict=True,
@@ -365,7 +341,8 @@ class MonitorModel:
                 task = self.tasks.row(row)
                 status = self.tasks.value("status", row)
                 failure = TaskFailure(event.time, task.id, task.function, task.session, task.agent, status, event.text)
-                _remember(self.failures, ((task.id, failure),), EVENTS)
+                _remember(self.failures, ((task.id, failure),), FAILURES)
+                self.workloads.failed(task.function, task.session, failure.exception)
 
     def _take_history(self, history: MonitorHistory) -> None:
         """Add what happened before this monitor listened, or while it missed messages."""
@@ -390,7 +367,7 @@ class MonitorModel:
             self.tasks.add_ended(
                 failure.task, failure.function, failure.session, failure.agent, failure.status, profile, failure.time
             )
-        _remember(self.failures, ((failure.task, failure) for failure in failures), EVENTS)
+        _remember(self.failures, ((failure.task, failure) for failure in failures), FAILURES)
         for number, failure in zip(history.failure_numbers, failures, strict=True):
             level = logging.ERROR if failure.status == Status.RAISED else logging.WARNING
             texts.append(MonitorEvent(number, failure.time, level, EventKind.FAILURE, failure.task, "", failure.text))
@@ -425,27 +402,41 @@ class MonitorModel:
         if found:
             self.history = deque(sorted([*self.history, *found], key=attrgetter("at")), HISTORY_SECONDS)
 
+    def _leave(self, tasks: tuple[int, ...], time: float) -> None:
+        for row in self.tasks.leave(tasks, time):
+            function, session = self.tasks.function_name(row), self.tasks.value("session", row)
+            self.workloads.ended(function, session, Status.CANCELLED, self.tasks.value("since", row), time)
+            self._figures(function).has_ended(Status.CANCELLED)
+
+    def _figures(self, function: str) -> FunctionFigures:
+        figures = self.functions.get(function)
+        if figures is None:
+            figures = self.functions[function] = FunctionFigures()
+        return figures
+
     def _end(self, tasks: tuple[int, ...], agent: int, statuses: bytes, profiles: bytes, time: float) -> None:
         host = self.hosts.get(agent, "")
         for row, status, profile in self.tasks.end(tasks, agent, statuses, profiles, time):
             self._timed += 1
-            self._latency += time - self.tasks.value("since", row)
+            since = self.tasks.value("since", row)
+            self._latency += time - since
             name = self.tasks.function_name(row)
-            figures = self.functions.get(name)
-            if figures is None:
-                figures = self.functions[name] = FunctionFigures()
-            figures.ended[status] = figures.ended.get(status, 0) + 1
+            figures = self._figures(name)
+            figures.has_ended(status)
             session = self.tasks.value("session", row)
             self.ended[session, name] = self.ended.get((session, name), 0) + 1
             self.last_ends[session] = time
+            workload = self.workloads.ended(name, session, status, since, time)
             if status != Status.VALUE:
                 self._failed_rows[self.tasks.value("id", row)] = row
             if status <= Status.RAISED:
                 figures.ran(profile)
+                took = profile.duration_us / 1e6
+                workload.ran(time - since - took, took, profile.cpu_us / 1e6, profile.peak_memory)
                 runs = self.runs.get((name, host))
                 if runs is None:
                     runs = self.runs[name, host] = RecentRuns()
-                runs.add(profile.duration_us / 1e6, status == Status.RAISED)
+                runs.add(took, status == Status.RAISED)
         _forget_oldest(self.runs, NAMES)
         _forget_oldest(self.ended, NAMES)
         _forget_oldest(self.last_ends, NAMES)

@@ -133,6 +133,8 @@ class TaskTable:
         self._capacity = capacity
         self._columns: dict[str, array[Any]] = {name: array(code) for name, code in _COLUMNS.items()}
         self._zero = dict.fromkeys(_COLUMNS, 0)
+        self._ended: list[int] | None = None
+        """Rows of tasks that have ended, once somebody takes them."""
         self._next = 0
         """The row that is overwritten next, if the table is full."""
         self._live: dict[int, int] = {}
@@ -235,6 +237,7 @@ class TaskTable:
                 columns["pid"][row], columns["worker"][row], columns["attempt"][row] = profile[3:]
             else:
                 self._stopped(row, time)
+            self._has_ended((row,))
             yield row, status, profile
 
     def add_ended(
@@ -248,20 +251,40 @@ class TaskTable:
         columns["agent"][row], columns["assigned"][row] = agent, begun
         columns["duration"][row], columns["cpu"][row], columns["memory"][row] = profile[:3]
         columns["pid"][row], columns["worker"][row], columns["attempt"][row] = profile[3:]
+        self._has_ended((row,))
+
+    def restore(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Fill an empty table with tasks that have ended: values by column; the others are 0.
+
+        Raises TypeError, ValueError or OverflowError for values that a column cannot hold.
+        """
+        zeros = [0] * len(columns["id"])
+        self._columns = {name: array(code, columns.get(name, zeros)) for name, code in _COLUMNS.items()}
+
+    def take_ended(self) -> list[int]:
+        """The rows of tasks that have ended since the last call."""
+        rows, self._ended = self._ended or [], []
+        return rows
+
+    def _has_ended(self, rows: Iterable[int]) -> None:
+        if self._ended is not None:
+            self._ended.extend(rows)
 
     def unknown(self, tasks: Sequence[int]) -> list[int]:
         """The positions of those of these tasks that have no row."""
         found: list[int] = np.flatnonzero(~np.isin(np.array(tasks, "Q"), self._view("id"))).tolist()
         return found
 
-    def leave(self, tasks: Iterable[int], time: float) -> None:
-        """Record that tasks were cancelled."""
-        for task in tasks:
-            row = self._row(task, time)
+    def leave(self, tasks: Sequence[int], time: float) -> list[int]:
+        """Record that tasks were cancelled; returns their rows."""
+        rows = [self._row(task, time) for task in tasks]
+        for task, row in zip(tasks, rows, strict=True):
             del self._live[task]
             self._columns["step"][row], self._columns["ended"][row] = TaskStep.CANCELLED, time
             if self._columns["pid"][row]:
                 self._stopped(row, time)
+        self._has_ended(rows)
+        return rows
 
     def _stopped(self, row: int, time: float) -> None:
         """Whether the task was cancelled while it ran, so that its outcome is unknown."""
@@ -326,6 +349,15 @@ class TaskTable:
     def value(self, name: str, row: int) -> Any:
         """The stored value of a column in a row."""
         return self._columns[name][row]
+
+    def values(self, name: str, rows: Sequence[int]) -> list[Any]:
+        """The stored values of a column in these rows."""
+        found: list[Any] = self._view(name)[np.array(rows, np.intp)].tolist()
+        return found
+
+    def function_names(self, rows: Sequence[int]) -> list[str]:
+        """The names of the functions that the tasks in these rows call."""
+        return [self._names[number] for number in self.values("function", rows)]
 
     def row(self, row: int) -> TaskRow:
         """The task in this row."""

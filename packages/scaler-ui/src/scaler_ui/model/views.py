@@ -15,7 +15,8 @@ from scaler_protocol.plurals import counted
 from scaler_protocol.tracebacks import headline
 from scaler_protocol.units import duration, size
 from scaler_ui.model.addresses import PageRequest, worker_name
-from scaler_ui.model.model import Moment, MonitorModel, mean_latency, running
+from scaler_ui.model.model import MonitorModel, running
+from scaler_ui.model.moments import Moment, mean_latency
 from scaler_ui.model.tables import worker_rows
 from scaler_ui.model.task_table import ENDINGS, STATES, TaskRow, TaskSubset
 

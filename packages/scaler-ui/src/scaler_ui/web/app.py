@@ -7,6 +7,7 @@ import secrets
 import socket
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scaler_io.security.keyring import SUBSCRIBER_KEYS
 from scaler_io.service.cli import Command
@@ -17,7 +18,11 @@ from scaler_protocol.lazy_dataclass import dataclass
 from scaler_ui.listening import Listening
 from scaler_ui.web.certificates import check_tls
 
+if TYPE_CHECKING:
+    from scaler_ui.history.keeper import HistoryKeeper
+
 LOOK_SECONDS = 0.1
+KEEP_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,8 @@ class WebOptions:
     tls_key: Path | None = None
     user_header: str | None = None
     proxy: tuple[str, ...] = ()
+    history: Path | None = None
+    history_days: int = 7
 
 
 COMMAND = Command(
@@ -92,6 +99,14 @@ COMMAND = Command(
             metavar="ADDRESS",
             repeated=True,
         ),
+        Option(
+            ("--history",),
+            "keep the last tasks, failures and figures in this file across restarts; it is made if there is none",
+            path,
+            default=None,
+            metavar="FILE",
+        ),
+        Option(("--history-days",), "how long they are kept", whole_number(1, 30), default=7),
         PARENT_PID,
         *KEYS,
     ),
@@ -100,7 +115,7 @@ COMMAND = Command(
         Refusal(("--broadcast-interval-seconds", "-bi"), "pages follow every second; leave it out"),
         Refusal(("--task-log-max-size", "-tl"), "the last million tasks are kept; leave it out"),
     ),
-    example="scaler_ui tcp://127.0.0.1:2347 --port 8081",
+    example="scaler_ui tcp://127.0.0.1:2347 --port 8081 --history history.db",
 )
 
 
@@ -186,13 +201,28 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
     if actions is not None:
         app.timer(LOOK_SECONDS, actions.turn)
         app.on_shutdown(actions.close)
-    Pages(listening, actions).add()
+    Pages(listening, actions, _keeper(listening, options)).add()
     app.on_startup(lambda: print(f"scaler_ui: open {_page_address(options, token)}", flush=True))
     if sys.platform == "linux":
         from scaler_io.service.process import end_if_told
 
         end_if_told()
     _run_server(options)
+
+
+def _keeper(listening: Listening, options: WebOptions) -> HistoryKeeper | None:
+    """What keeps the history, if it is to be kept; the model has it then."""
+    from nicegui import app
+
+    from scaler_ui.history.file import HistoryFile
+    from scaler_ui.history.keeper import HistoryKeeper
+
+    if options.history is None:
+        return None
+    keeper = HistoryKeeper(HistoryFile(options.history, options.history_days), listening.model)
+    app.timer(KEEP_SECONDS, keeper.turn)
+    app.on_shutdown(keeper.close)
+    return keeper
 
 
 def _run_server(options: WebOptions) -> None:

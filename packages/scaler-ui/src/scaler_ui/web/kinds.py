@@ -114,6 +114,26 @@ DEMAND = TableKind(
     },
     key="demand", order="waiting", filtered=False,
 )  # fmt: skip
+WORKLOADS = TableKind(
+    "workloads",
+    {
+        "workload": "workload", "function": "function", "client": "client", "begun": "begun", "last": "last end",
+        "tasks": "tasks", "failures": "failures", "mean": "mean", "p50": "p50", "p95": "p95", "wait": "mean wait",
+        "cpu": "mean cpu",
+    },
+    key="workload", order="last",
+    links={"workload": ("workload", "workload"), "function": ("function", "function"), "client": ("client", "client")},
+)  # fmt: skip
+OTHER_WORKLOADS = TableKind(
+    "other-workloads",
+    {"compared": "workload", **{name: title for name, title in WORKLOADS.columns.items() if name != "workload"}},
+    key="workload", order="last", filtered=False,
+    links={"compared": ("workload", "shown", "workload"), "client": ("client", "client")},
+)  # fmt: skip
+COMPARISON = TableKind(
+    "comparison", {"name": "figure", "this": "this", "other": "the other", "change": "change"},
+    key="name", order="", filtered=False, unsorted=("name", "this", "other", "change"),
+)  # fmt: skip
 EVENTS = TableKind(
     "events",
     {"time": "time", "level": "level", "task": "task", "host": "host", "client": "client", "text": "what happened"},

@@ -15,8 +15,9 @@ from nicegui.sub_pages_router import SubPagesRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from scaler_ui.history.keeper import HistoryKeeper
 from scaler_ui.listening import Listening
-from scaler_ui.model import cluster_views, views
+from scaler_ui.model import cluster_views, views, workload_views
 from scaler_ui.model.addresses import address, names_in
 from scaler_ui.model.failures import failure_groups
 from scaler_ui.model.findings import Finding, findings
@@ -35,6 +36,7 @@ from scaler_ui.web.kinds import (
     MANAGERS,
     TASKS,
     WORKERS,
+    WORKLOADS,
 )
 from scaler_ui.web.operator_actions import OperatorActions
 from scaler_ui.web.parts import Figures, ServerTable, heading, subheading
@@ -42,13 +44,15 @@ from scaler_ui.web.subject_pages import SubjectPages, Unknown
 
 REFRESH_SECONDS = 1.0
 STREAM_SECONDS = 2.0
+MINUTE_SECONDS = 60.0
 WINDOWS = {60: "1 minute", 300: "5 minutes", 1800: "30 minutes"}
+DAYS = {0.25: "6 hours", 1: "1 day", 7: "7 days", 30: "30 days"}
 COUNT = "value => value.toLocaleString()"
 PERCENT = "value => `${value.toLocaleString()} %`"
 MILLISECONDS = "value => value < 1000 ? `${value} ms` : `${(value / 1000).toLocaleString()} s`"
 LIST_OF = {
     "task": "/tasks", "worker": "/workers", "host": "/hosts", "client": "/clients", "function": "/functions",
-    "graph": "/graphs", "failure": "/failures",
+    "graph": "/graphs", "failure": "/failures", "workload": "/history",
 }  # fmt: skip
 """The page of the menu to which pages about one thing belong."""
 MEBIBYTES = "value => value < 1024 ? `${value} MiB` : `${(value / 1024).toLocaleString()} GiB`"
@@ -57,9 +61,12 @@ MEBIBYTES = "value => value < 1024 ? `${value} MiB` : `${(value / 1024).toLocale
 class Pages:
     """All pages of one model."""
 
-    def __init__(self, listening: Listening, actions: OperatorActions | None) -> None:
+    def __init__(
+        self, listening: Listening, actions: OperatorActions | None, keeper: HistoryKeeper | None = None
+    ) -> None:
         self._listening = listening
         self._model = listening.model
+        self._keeper = keeper
         about = SubjectPages(listening, actions)
         self._places: dict[str, tuple[str, Callable[[], None]]] = {
             "/": ("Overview", self._overview),
@@ -74,6 +81,7 @@ class Pages:
             "/clients": ("Clients", self._clients),
             "/objects": ("Objects", self._objects),
             "/events": ("Events", self._events),
+            "/history": ("History", self._history),
         }
         """The pages of the menu, with their titles."""
         self._subjects: dict[str, Callable[..., None]] = {
@@ -84,6 +92,8 @@ class Pages:
             "/function/{function}": about.function,
             "/graph/{graph}": about.graph,
             "/failure/{function}/{exception}": about.failure,
+            "/workload/{workload}": about.workload,
+            "/workload/{workload}/{other}": about.workload,
         }
         """The pages about one thing each; names in their addresses are encoded."""
 
@@ -95,9 +105,9 @@ class Pages:
         ui.add_head_html(f'<script type="module">{script}</script>', shared=True)
         for path in self._places:
             self._add(path)
-        for path in self._subjects:
+        for place in dict.fromkeys(names_in(path)[0] for path in self._subjects):
             # Names may have slashes, which are not encoded any more when a page is looked up.
-            self._add(f"/{names_in(path)[0]}/{{names:path}}")
+            self._add(f"/{place}/{{names:path}}")
 
     def _add(self, path: str) -> None:
         @ui.page(path)
@@ -166,13 +176,7 @@ class Pages:
             self._findings()
         figures, points = Figures(views.FIGURES, views.figures(self._model)), views.lines(self._model)
         with ui.element("div").classes("charts"):
-            charts = (
-                LinesOverTime("Tasks that ended per second", ("tasks/s",), COUNT, points),
-                LinesOverTime("Latency: mean from submission to end", ("latency",), MILLISECONDS, points),
-                LinesOverTime("Tasks now", ("waiting", "queued", "running"), COUNT, points),
-                LinesOverTime("CPU of all workers, of one core", ("cpu",), PERCENT, points),
-                LinesOverTime("Memory of all workers", ("memory",), MEBIBYTES, points),
-            )
+            charts = _charts(points)
 
         def refresh() -> None:
             figures.show(views.figures(self._model))
@@ -297,6 +301,47 @@ class Pages:
     def _events(self) -> None:
         heading("Events", "Who came and went, which workers died and how, which runs were lost and why.")
         ServerTable(EVENTS, partial(views.events, self._model))
+
+    def _history(self) -> None:
+        heading(
+            "History",
+            "A workload is what a client called of one function without a break of an hour. Open one to compare it "
+            "with an earlier one.",
+        )
+        kept = ui.label().classes("told").props('data-testid="kept" role="status"')
+
+        def tell() -> None:
+            kept.text, is_bad = workload_views.kept_sentences(self._keeper.state if self._keeper else None)
+            kept.classes("is-warning" if is_bad else None, remove=None if is_bad else "is-warning")
+
+        tell()
+        ui.timer(REFRESH_SECONDS, tell, immediate=False)
+        subheading("Workloads")
+        ServerTable(WORKLOADS, partial(workload_views.workloads, self._model))
+        subheading("Figures of each minute")
+        with ui.row().classes("tools"):
+            window = ui.select(DAYS, value=1, label="Window").props('dense options-dense aria-label="window"')
+        points = workload_views.minute_lines(self._model, window.value)
+        with ui.element("div").classes("charts"):
+            charts = _charts(points)
+
+        def refresh() -> None:
+            points = workload_views.minute_lines(self._model, window.value)
+            for chart in charts:
+                chart.show(points)
+
+        window.on_value_change(refresh)
+        ui.timer(MINUTE_SECONDS, refresh, immediate=False)
+
+
+def _charts(points: views.Points) -> tuple[LinesOverTime, ...]:
+    return (
+        LinesOverTime("Tasks that ended per second", ("tasks/s",), COUNT, points),
+        LinesOverTime("Latency: mean from submission to end", ("latency",), MILLISECONDS, points),
+        LinesOverTime("Tasks now", ("waiting", "queued", "running"), COUNT, points),
+        LinesOverTime("CPU of all workers, of one core", ("cpu",), PERCENT, points),
+        LinesOverTime("Memory of all workers", ("memory",), MEBIBYTES, points),
+    )
 
 
 def _address_of(request: Request) -> str:

@@ -12,14 +12,14 @@ from nicegui import ui
 
 from scaler_protocol.errors import AddressError
 from scaler_ui.listening import Listening
-from scaler_ui.model import failures, subjects, views
+from scaler_ui.model import failures, subjects, views, workload_views
 from scaler_ui.model.addresses import PageRequest, read_task, read_worker
 from scaler_ui.model.findings import findings
 from scaler_ui.model.reasons import printed, why
 from scaler_ui.model.subjects import Fact
 from scaler_ui.model.views import TablePage
 from scaler_ui.web.access import READER
-from scaler_ui.web.kinds import FAILED_TASKS, RUNNERS, TASKS
+from scaler_ui.web.kinds import COMPARISON, FAILED_TASKS, OTHER_WORKLOADS, RUNNERS, TASKS, WORKLOADS
 from scaler_ui.web.operator_actions import OperatorActions
 from scaler_ui.web.parts import FactList, ServerTable, heading, subheading
 
@@ -86,7 +86,7 @@ class SubjectPages:
         """What the calls of a function took, and these calls."""
         name = unquote(function)
         facts = partial(subjects.function_facts, self._model, name)
-        self._page("function", name, "functions", facts, lambda: self._tasks(function=name))
+        self._page("function", name, "functions", facts, partial(self._fill_function, name))
 
     def graph(self, graph: str) -> None:
         """How far a graph is."""
@@ -99,6 +99,13 @@ class SubjectPages:
         names = unquote(function), unquote(exception)
         facts = partial(subjects.failure_facts, self._model, *names)
         self._page("failure", " of ".join(names[::-1]), "failures", facts, partial(self._fill_failure, *names))
+
+    def workload(self, workload: str, other: str = "") -> None:
+        """What the calls of a workload took, compared with another one: if none is named, with the one before it."""
+        names = unquote(workload), unquote(other)
+        facts = partial(workload_views.workload_facts, self._model, *names)
+        name = " and ".join(filter(None, names))
+        self._page("workload", name, "history", facts, partial(self._fill_workload, *names))
 
     def _page(
         self,
@@ -205,6 +212,18 @@ class SubjectPages:
             ui.timer(REFRESH_SECONDS, tell, immediate=False)
         subheading("Tasks")
         ServerTable(FAILED_TASKS, partial(failures.failed_tasks, self._model, function, exception))
+
+    def _fill_function(self, function: str) -> None:
+        subheading("Its workloads")
+        kind = replace(WORKLOADS, filtered=False)
+        ServerTable(kind, partial(workload_views.workloads, self._model, function=function), "workloads.")
+        self._tasks(function=function)
+
+    def _fill_workload(self, name: str, other: str) -> None:
+        subheading("Compared")
+        ServerTable(COMPARISON, partial(workload_views.comparison, self._model, name, other))
+        subheading("Others of this function")
+        ServerTable(OTHER_WORKLOADS, partial(workload_views.others, self._model, name), "others.")
 
     def _tasks(self, worker: tuple[str, int] | None = None, **narrow: Any) -> None:
         """The tasks of what the page is about."""

@@ -1,0 +1,188 @@
+"""What of a model is kept across restarts, as plain rows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field
+from functools import partial
+from typing import Any, NamedTuple
+
+from scaler_protocol.ids import is_nested
+from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.messages import Status
+from scaler_protocol.monitoring import TaskStep
+from scaler_ui.model.failed_task import TaskFailure
+from scaler_ui.model.minutes import Minute
+from scaler_ui.model.model import FunctionFigures, MonitorModel
+from scaler_ui.model.workloads import Workload
+
+TASKS = 100_000
+"""Tasks that are kept: they are read again at each start."""
+FIRST_KEPT_AGENT = 2**63
+"""Agents that are known from kept tasks only have the numbers from here on: those of a scheduler begin at 1."""
+
+
+class KeptTask(NamedTuple):
+    """A task that has ended; times in seconds since 1970, durations in microseconds, memory in bytes."""
+
+    task: int
+    function: str
+    session: int
+    status: int
+    agent: str
+    host: str
+    pid: int
+    worker: int
+    attempt: int
+    submitted: float
+    assigned: float
+    ended: float
+    duration: int
+    cpu: int
+    memory: int
+
+
+class KeptFailure(NamedTuple):
+    """A task that has failed, and its traceback or error."""
+
+    task: int
+    function: str
+    session: int
+    status: int
+    agent: str
+    host: str
+    ended: float
+    error: str
+
+
+@dataclass(slots=True)
+class Kept:
+    """Rows, the oldest first; names of clients by session."""
+
+    tasks: list[KeptTask] = field(default_factory=list)
+    failures: list[KeptFailure] = field(default_factory=list)
+    clients: dict[int, str] = field(default_factory=dict)
+    workloads: list[Workload] = field(default_factory=list)
+    forgotten: list[int] = field(default_factory=list)
+    """Workloads that are not kept any more."""
+    minutes: list[Minute] = field(default_factory=list)
+    at: float = 0.0
+    """The time of the scheduler when this was known, in seconds since 1970; 0 if it is unknown."""
+
+    def __len__(self) -> int:
+        rows = len(self.tasks) + len(self.failures) + len(self.clients) + len(self.minutes)
+        return rows + len(self.workloads) + len(self.forgotten)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryState:
+    """Where the history is kept, and what is wrong with that."""
+
+    path: str
+    days: int
+    fault: str = ""
+    """Why nothing is written now."""
+    damaged: str = ""
+    """Where a damaged file was moved to."""
+    left_out: int = 0
+    """Rows that were not kept."""
+
+
+class Changes:
+    """What has become known to a model since it was asked for last."""
+
+    def __init__(self, model: MonitorModel) -> None:
+        self._model = model
+        self._named = set(model.clients)
+        self._unnamed: set[int] = set()
+        """Sessions of clients whose names have not been heard yet."""
+        self._at = model.minutes.rows[-1].at if model.minutes.rows else 0
+        model.tasks.take_ended()
+
+    def take(self) -> Kept:
+        """The rows that are new, or have changed."""
+        model = self._model
+        kept = Kept(_tasks(model, model.tasks.take_ended()))
+        kept.failures = [
+            KeptFailure(*task[:6], task.ended, failure.text)
+            for task in kept.tasks
+            if (failure := model.failures.get(task.task)) is not None
+        ]
+        self._unnamed.update({task.session for task in kept.tasks if not is_nested(task.session)} - self._named)
+        kept.clients = {session: model.clients[session] for session in self._unnamed if session in model.clients}
+        self._named.update(kept.clients)
+        self._unnamed.difference_update(kept.clients)
+        kept.minutes = [minute for minute in model.minutes.rows if minute.at > self._at]
+        self._at = kept.minutes[-1].at if kept.minutes else self._at
+        kept.at = model.status.at if model.status is not None else 0.0
+        table = model.workloads
+        kept.workloads = [table.rows[number] for number in sorted(table.changed)]
+        kept.forgotten = sorted(table.forgotten)
+        table.changed.clear()
+        table.forgotten.clear()
+        return kept
+
+
+def _tasks(model: MonitorModel, rows: Sequence[int]) -> list[KeptTask]:
+    of = partial(model.tasks.values, rows=rows)
+    statuses = [
+        Status.CANCELLED if step == TaskStep.CANCELLED else status
+        for step, status in zip(of("step"), of("status"), strict=True)
+    ]
+    agents = [model.agents.get(agent, "") for agent in of("agent")]
+    hosts = [model.hosts.get(agent, "") for agent in of("agent")]
+    columns = (
+        of("id"), model.tasks.function_names(rows), of("session"), statuses, agents, hosts,
+        *map(of, ("pid", "worker", "attempt", "since", "assigned", "ended", "duration", "cpu", "memory")),
+    )  # fmt: skip
+    return list(map(KeptTask._make, zip(*columns, strict=True)))
+
+
+def restore(model: MonitorModel, kept: Kept) -> None:
+    """Fill a model that has heard nothing yet; raises TypeError, ValueError or OverflowError for odd rows."""
+    rows: list[KeptTask | KeptFailure] = [*kept.tasks, *kept.failures]
+    places = list(dict.fromkeys((row.agent, row.host) for row in rows))
+    numbers = {place: FIRST_KEPT_AGENT + at for at, place in enumerate(places)}
+    if kept.tasks:
+        agents = [numbers[task.agent, task.host] for task in kept.tasks]
+        model.tasks.restore(_columns(model, kept.tasks, agents))
+    model.clients.update(kept.clients)
+    model.minutes.rows.extend(kept.minutes)
+    for workload in kept.workloads:
+        model.workloads.restore(workload)
+        _restore_figures(model.functions.setdefault(workload.function, FunctionFigures()), workload)
+    model.agents.update((numbers[place], str(place[0])) for place in places)
+    model.hosts.update((numbers[place], str(place[1])) for place in places)
+    for each in kept.failures:
+        agent = numbers[each.agent, each.host]
+        failure = TaskFailure(each.ended, each.task, each.function, each.session, agent, each.status, each.error)
+        model.failures[each.task], model.faults[each.task] = failure, each.error
+
+
+def _columns(model: MonitorModel, tasks: Sequence[KeptTask], agents: Sequence[int]) -> dict[str, Sequence[Any]]:
+    of_name: dict[str, Sequence[Any]] = dict(zip(KeptTask._fields, zip(*tasks, strict=True), strict=True))
+    return {
+        "id": of_name["task"],
+        "function": [model.tasks.function_number(str(name)) for name in of_name["function"]],
+        "step": [TaskStep.ENDED] * len(tasks),
+        "agent": agents,
+        "since": of_name["submitted"],
+        **{
+            name: of_name[name]
+            for name in (
+                "session", "status", "pid", "worker", "attempt", "assigned", "ended", "duration", "cpu", "memory",
+            )
+        },
+    }  # fmt: skip
+
+
+def _restore_figures(figures: FunctionFigures, workload: Workload) -> None:
+    for status, count in workload.endings.items():
+        figures.has_ended(status, count)
+    figures.runs += workload.runs.count
+    figures.duration += workload.runs.total
+    figures.longest = max(figures.longest, workload.runs.longest)
+    figures.cpu += workload.cpu
+    figures.peak_memory = max(figures.peak_memory, workload.memory)
+    # How memory grows is judged from runs that are heard of; these begin with what is known to be usual.
+    figures.first_memory, figures.last_memory = figures.peak_memory, 0.0
