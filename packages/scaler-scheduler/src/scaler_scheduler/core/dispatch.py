@@ -17,14 +17,11 @@ from __future__ import annotations
 import heapq
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from scaler_protocol.errors import NoWorkerError
-from scaler_protocol.limits import KEPT_FUNCTIONS
-from scaler_protocol.messages import MESSAGE_LIMIT, NeedFunctions, Recall, Run
+from scaler_protocol.messages import NeedFunctions, Recall
 from scaler_protocol.monitoring import EventKind
-from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.chains import with_followers
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.exclusive import is_reserved
@@ -39,6 +36,7 @@ from scaler_scheduler.core.records import (
     LaneRecord,
     TaskRecord,
 )
+from scaler_scheduler.core.run_messages import message_parts, names_released, run_message
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.requirements import Requirement, WorkerClass, describe_runtime, is_met_by_offer
 
@@ -52,8 +50,6 @@ COMPARED_AGENTS = 500
 AHEAD_RUNS = 8
 """Agents with so many runs per worker are sent no nodes ahead of their inputs: they have work while these travel, and
 another agent may get the nodes."""
-_RUN_TASKS = 4096
-"""Most tasks in one Run message."""
 _SHORTEST_SECONDS = 2e-6
 """Tasks are counted as at least this long when a number of tasks is derived from a time."""
 _STALE_ENTRIES = 64
@@ -334,7 +330,7 @@ class Dispatch:
             if group.run_times is not None:
                 self._completion.speculation.started(tasks, self._state.event_log.now)
                 break
-        for part in _message_parts(tasks):
+        for part in message_parts(tasks):
             ids = [task.id for task in part]
             if self._state.event_log.listening:
                 self._state.event_log.assigned(agent, part[0].run, ids)
@@ -368,32 +364,10 @@ class Dispatch:
         return ready
 
     def _send_run(self, agent: AgentRecord, tasks: list[TaskRecord], ids: list[int]) -> None:
-        """Send tasks with consecutive runs as one message, with the functions that the agent may not have."""
-        groups: dict[GroupRecord, int] = {}
-        for task in tasks:
-            if task.group not in groups:
-                groups[task.group] = len(groups)
-        columns: dict[str, Any] = _extra_columns(tasks) if any(task.extra is not None for task in tasks) else {}
-        if functions := _functions_to_send(agent, groups):
-            columns |= {
-                "functions": [function.id for function in functions],
-                "names": [function.name for function in functions],
-                "bodies": Payloads([function.body or b"" for function in functions]),
-                "bodies_stored": [at for at, function in enumerate(functions) if function.stored],
-            }
-        if _names_released(agent, tasks):
+        """Send tasks with consecutive runs as one message, after the agent has forgotten their old outcomes."""
+        if names_released(agent, tasks):
             self._state.send_released(agent)
-        self._state.send(
-            agent.peer,
-            Run(
-                tasks[0].run,
-                [group.for_agents for group in groups],
-                ids,
-                Payloads([task.call for task in tasks]),
-                task_groups=[groups[task.group] for task in tasks] if len(groups) > 1 else (),
-                **columns,
-            ),
-        )
+        self._state.send(agent.peer, run_message(agent, tasks, ids))
 
     def speculate(self, now: float) -> None:
         """Start second runs of late ones on idle workers; monitors and journals know the first ones only."""
@@ -498,71 +472,3 @@ def _undefined(agent: AgentRecord, group: GroupRecord) -> list[FunctionRecord]:
         for function in (group.function, group.serializer)
         if function is not None and function.body is None and function.id not in agent.functions
     ]
-
-
-def _functions_to_send(agent: AgentRecord, groups: Iterable[GroupRecord]) -> list[FunctionRecord]:
-    """The functions of these groups that the agent does not keep; from now on it does."""
-    functions = {
-        function.id: function
-        for group in groups
-        for function in (group.function, group.serializer)
-        if function is not None and function.id not in agent.functions
-    }
-    if not functions:
-        return []
-    agent.functions.update(dict.fromkeys(functions))
-    while len(agent.functions) > KEPT_FUNCTIONS:
-        del agent.functions[next(iter(agent.functions))]
-    return list(functions.values())
-
-
-def _names_released(agent: AgentRecord, tasks: Iterable[TaskRecord]) -> bool:
-    """Whether the agent may keep an old outcome of one of these tasks, or of one that they need: it was made anew."""
-    released = agent.released
-    return bool(released) and any(
-        task.id in released or (task.extra is not None and not released.keys().isdisjoint(task.extra.inputs))
-        for task in tasks
-    )
-
-
-def _message_parts(tasks: list[TaskRecord]) -> Iterator[list[TaskRecord]]:
-    """Cut tasks into parts that fit one message each."""
-    start, size = 0, 0
-    for position, task in enumerate(tasks):
-        weight = len(task.call)
-        if task.extra is not None and task.extra.inputs:
-            weight += sum(len(found[0]) for found in task.extra.inputs.values() if found is not None)
-        if position > start and (size + weight > MESSAGE_LIMIT or position - start >= _RUN_TASKS):
-            yield tasks[start:position]
-            start, size = position, 0
-        size += weight
-    if start < len(tasks):
-        yield tasks[start:] if start else tasks
-
-
-def _extra_columns(tasks: Sequence[TaskRecord]) -> dict[str, Any]:
-    """The columns of a Run that only some tasks need: attempts, stored calls, inputs."""
-    dependents: list[int] = []
-    needs: list[int] = []
-    inputs: list[bytes] = []
-    stored: list[int] = []
-    pending: list[int] = []
-    for position, task in enumerate(tasks):
-        if task.extra is not None:
-            for need, found in task.extra.inputs.items():
-                payload, is_stored = found or (b"", False)
-                if found is None:
-                    pending.append(len(inputs))
-                elif is_stored:
-                    stored.append(len(inputs))
-                dependents.append(position)
-                needs.append(need)
-                inputs.append(payload)
-    columns: dict[str, Any] = {
-        "attempts": [task.attempt for task in tasks],
-        "stored": [position for position, task in enumerate(tasks) if task.extra and task.extra.stored],
-    }
-    if inputs:
-        columns |= {"dependents": dependents, "needs": needs, "inputs": Payloads(inputs)}
-        columns |= {"inputs_stored": stored, "inputs_awaited": pending}
-    return columns
