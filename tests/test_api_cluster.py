@@ -16,7 +16,7 @@ from scaler_protocol import errors
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
 from support.processes import PROGRAMS, Terminal, Watched, descendants, free_ports, listener_of
-from support.tasks import square, worker_pid
+from support.tasks import alone, square, worker_pid
 
 ORPHANS = """
 import sys
@@ -49,7 +49,7 @@ def test_a_combo_takes_an_address_and_every_old_name(tmp_path: Path) -> None:
     log = tmp_path / "log"
     combo = SchedulerClusterCombo(
         address=address,
-        n_workers=1,
+        n_workers=2,
         per_worker_queue_size=5,
         per_worker_capabilities={"special": -1},
         task_timeout_seconds=30,
@@ -58,19 +58,22 @@ def test_a_combo_takes_an_address_and_every_old_name(tmp_path: Path) -> None:
         logging_level="DEBUG",
         event_loop="builtin",
         threads_per_worker=2,
+        host_capabilities={"license": 1},
     )
     try:
         assert combo.get_address() == address
         with Client(address=address) as client:
             assert client.submit_verbose(square, (3,), {}, {"special": -1}).result(SECONDS) == 9
             assert client.submit(os.getenv, "OMP_NUM_THREADS").result(SECONDS) == "2"
+            turns = client.starmap(alone, [(tmp_path / "lock",)] * 20, capabilities={"license": 1})
+            assert turns == [True] * 20, "two ran at once"
         with pytest.raises((OSError, RuntimeError)):
             SchedulerClusterCombo(address=address, n_workers=1, logging_paths=("/dev/null",))
     finally:
         combo.shutdown()
         combo.shutdown()
     assert refused(address)
-    assert "starting 1 worker," in log.read_text("utf-8")
+    assert "starting 2 workers," in log.read_text("utf-8")
 
 
 def test_a_combo_whose_port_is_0_has_three_in_a_row(tmp_path: Path) -> None:

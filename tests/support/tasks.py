@@ -7,6 +7,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -28,6 +29,17 @@ def pair(a: Any, b: Any) -> tuple[Any, Any]:
 def square(value: int) -> int:
     """The square."""
     return value * value
+
+
+def alone(lock: Path) -> bool:
+    """Whether no other process is here for as long as this one."""
+    try:
+        os.close(os.open(lock, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    time.sleep(0.01)
+    lock.unlink()
+    return True
 
 
 def explode(text: str) -> None:

@@ -71,6 +71,12 @@ class WorldFuture:
         """The futures among the arguments."""
         return self._needs
 
+    def share_of(self, name: str) -> int:
+        """What a run of it takes of a consumable."""
+        group = self._group.wire
+        needs = dict(zip(group.capability_names, group.capability_values, strict=True))
+        return abs(needs.get(name, 0))
+
     def outcome(self) -> tuple[int, bytes] | None:
         """Status and payload, None while there is none."""
         if self.graph is not None:

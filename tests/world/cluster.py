@@ -10,7 +10,8 @@ Time is the network's; equal seeds give equal histories. Every core checks its i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 
 from scaler_io.links.effects import Effect
 from scaler_io.links.events import HubEvent
@@ -138,7 +139,9 @@ class World:
         client_timeout_seconds: float = 60.0,
         host_timeout_seconds: float = 60.0,
         journal: bool = False,
+        consumables: Mapping[str, int] | None = None,
     ) -> None:
+        self.consumables = consumables
         self.network = MemoryNetwork(seed)
         self.config = config
         self.history: list[Execution] = []
@@ -176,7 +179,7 @@ class World:
         return self.hosts[0]
 
     def add_host(self, workers: int = 1, *, queue_size: int = 1000, capabilities: Sequence[str] = ()) -> SimulatedHost:
-        """A host joins."""
+        """A host joins; it has the consumables that all hosts have."""
         name = f"host{len(self.hosts)}"
         host = SimulatedHost(
             self.network,
@@ -186,6 +189,7 @@ class World:
             workers=workers,
             queue_size=queue_size,
             capabilities=capabilities,
+            consumables=self.consumables,
             timeout_seconds=self._host_timeout,
         )
         self.hosts.append(host)
@@ -300,6 +304,15 @@ class World:
     def running(self, future: WorldFuture) -> bool:
         """Whether it is on a worker now."""
         return any(execution.ended is None for execution in self.executions(future))
+
+    def most_taken(self, host: SimulatedHost, name: str) -> int:
+        """The most that runs of a host have had of a consumable at one time."""
+        futures = (future for client in self.clients for future in client.futures.values())
+        shares = {future.task_id: share for future in futures if (share := future.share_of(name))}
+        runs = [run for run in self.history if run.host == host.name and run.task in shares]
+        changes = [(run.began, shares[run.task]) for run in runs]
+        changes += [(run.ended, -shares[run.task]) for run in runs if run.ended is not None]
+        return max(accumulate(change for _, change in sorted(changes)), default=0)
 
     def delivered(self, futures: Iterable[WorldFuture]) -> list[WorldFuture]:
         """Those with a result."""

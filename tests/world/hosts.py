@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -43,10 +43,12 @@ class SimulatedHost:
         workers: int = 1,
         queue_size: int = 1000,
         capabilities: Sequence[str] = (),
+        consumables: Mapping[str, int] | None = None,
         timeout_seconds: float = 60.0,
     ) -> None:
         self.name, self.network, self.history = name, network, history
-        self.core = AgentCore(AgentConfig(workers, name, name))
+        self.consumables = dict(consumables or {})
+        self.core = AgentCore(AgentConfig(workers, name, name, consumables=tuple(self.consumables.items())))
         self.workers: dict[int, SimulatedWorker] = {}
         self.ended: tuple[str, ...] | None = None
         """Why the agent ended by itself."""
@@ -67,8 +69,10 @@ class SimulatedHost:
             cloudpickle=cloudpickle.__version__,
             workers=workers,
             queue_size=queue_size,
-            capability_names=tuple(capabilities),
-            capability_values=(-1,) * len(capabilities),
+            capability_names=(*capabilities, *self.consumables),
+            capability_values=(*(-1 for _ in capabilities), *self.consumables.values()),
+            consumable_names=tuple(self.consumables),
+            consumable_totals=tuple(self.consumables.values()),
         )
         self.identity = hello.identity
         self.dialer = MemoryDialer(network, address, Uplink(hello, network.now, timeout_seconds=timeout_seconds))

@@ -19,6 +19,8 @@ MOST = 4
 """Hosts and clients at a time."""
 TIMEOUT_SECONDS = 15.0
 ALWAYS = 1000
+LIMITED = Group(FUNCTION, speculate=True, capability_names=("license",), capability_values=(1,))
+"""Tasks of which each host runs one at a time."""
 
 
 def plain(*seconds: float) -> st.SearchStrategy[Plan]:
@@ -64,6 +66,7 @@ class AnyFaults(RuleBasedStateMachine):
             client_timeout_seconds=TIMEOUT_SECONDS,
             host_timeout_seconds=TIMEOUT_SECONDS,
             journal=journal,
+            consumables={"license": 1},
         )
         self.agents_in_trouble = 0
         self.clients_in_trouble = False
@@ -96,10 +99,10 @@ class AnyFaults(RuleBasedStateMachine):
         who=chosen,
         plans=st.lists(some_plan, min_size=1, max_size=3),
         repeat=st.sampled_from([1, 1, 10]),
-        speculate=st.booleans(),
+        group=st.sampled_from([Group(FUNCTION), Group(FUNCTION, speculate=True), LIMITED]),
     )
-    def submit(self, who: int, plans: list[Plan], repeat: int, speculate: bool) -> None:
-        self.some_client(who).submit(*plans * repeat, group=Group(FUNCTION, speculate=speculate))
+    def submit(self, who: int, plans: list[Plan], repeat: int, group: Group) -> None:
+        self.some_client(who).submit(*plans * repeat, group=group)
 
     @rule(who=chosen, plan=plain(0.0001, 0.005, 0.05), count=st.integers(1, 60))
     def map(self, who: int, plan: Plan, count: int) -> None:
@@ -220,6 +223,8 @@ class AnyFaults(RuleBasedStateMachine):
         for client in self.world.present:
             for future in client.futures.values():
                 self.check_fate(future)
+        for host in self.world.hosts:
+            assert self.world.most_taken(host, "license") <= 1
         for execution in self.world.history:
             before = [run for run in self.world.history if run.task == execution.task and run.began < execution.began]
             cut_short = sum(run.how != "value" for run in before)

@@ -36,7 +36,7 @@ def test_what_pycapnp_writes_into_several_segments_is_read(wire: Wire) -> None:
     """Segments grow from 8 KiB, so that structs, tables of pointers and texts are in different ones."""
     count = 10_000
     for message in (
-        MonitorStatus(1, 2.0, waiting_capabilities=NAMES, waiting_tasks=range(2000)),
+        MonitorStatus(1, 2.0, waiting_capabilities=NAMES, waiting_tasks=range(2000), waiting_shortages=NAMES),
         NeedFunctions([name.encode()[-16:] for name in NAMES], 7),
         Blocked(range(count), [number % 3 == 0 for number in range(count)]),
         Cancel(range(count)),

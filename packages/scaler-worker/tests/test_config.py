@@ -21,3 +21,19 @@ def test_a_memory_limit_that_no_worker_can_keep(limit: str, capsys: pytest.Captu
     with pytest.raises(SystemExit):
         COMMAND.read(["tcp://127.0.0.1:1", "--memory-limit-per-worker", limit])
     assert "less than a worker needs without a task; give at least 32 MiB, or 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("-hc", "license"), "'license': give a quantity of at least 1, like license=2"),
+        (("-hc", "license=0"), "'license=0': give a quantity of at least 1"),
+        (("-hc", "license=2", "-pwc", "license"), "license is in --per-worker-capabilities, too"),
+    ],
+)
+def test_quantities_that_a_host_can_not_have(
+    words: tuple[str, ...], what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        COMMAND.read(["tcp://127.0.0.1:1", *words])
+    assert what in capsys.readouterr().err

@@ -150,6 +150,8 @@ def test_nothing_is_started_with_nonsense(monkeypatch: pytest.MonkeyPatch, name:
         ({"spill_directory": b"folder"}, "spill_directory is b'folder', not a text"),
         ({"per_worker_capabilities": {"a=b": 1}}, "per_worker_capabilities is .*: "),
         ({"per_worker_capabilities": {"gpu": 0.5}}, "per_worker_capabilities is .*gpu=0.5: give a whole number"),
+        ({"host_capabilities": {"license": -1}}, "host_capabilities is .*'license': give a quantity of at least 1"),
+        ({"host_capabilities": {"a": 1}, "per_worker_capabilities": {"a": 1}}, "per_worker_capabilities both have a"),
         ({"monitor_address": "here"}, "monitor_address: address 'here': write tcp"),
         ({"monitor_address": "tcp://192.0.2.1:5555"}, "monitor_address is 'tcp://192.0.2.1:5555', which other hosts"),
         ({"monitor_address": "ipc:///nowhere/monitor"}, "monitor_address is .*, and there is no directory /nowhere"),

@@ -48,6 +48,16 @@ def parse_capabilities(text: str) -> dict[str, int]:
     return found
 
 
+def parse_quantities(text: str) -> dict[str, int]:
+    """Read `"license=2,dongle=1"`, where each is at least 1; raises CapabilityError as `parse_capabilities` does."""
+    found = parse_capabilities(text)
+    for name, value in found.items():
+        if value < 1:
+            given = name if value == PRESENT else f"{name}={value}"
+            raise CapabilityError(f"capability {given!r}: give a quantity of at least 1, like license=2")
+    return found
+
+
 def missing(required: Iterable[tuple[str, int]], offered: Mapping[str, int]) -> list[str]:
     """The required capabilities that a worker with `offered` lacks, as texts; empty if it can take the task.
 

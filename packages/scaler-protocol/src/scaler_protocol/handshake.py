@@ -40,7 +40,7 @@ class ServiceKind:
 class Hello:
     """First message of an epoch: the identity of the peer, its state of the stream, and what it offers."""
 
-    COLUMNS: ClassVar = (("capability_names", "capability_values"),)
+    COLUMNS: ClassVar = (("capability_names", "capability_values"), ("consumable_names", "consumable_totals"))
 
     role: int
     identity: bytes
@@ -63,6 +63,8 @@ class Hello:
     service: int = ServiceKind.SCHEDULER
     session_token: bytes = b""
     session_name: str = ""
+    consumable_names: Sequence[str] = ()
+    consumable_totals: Sequence[int] = ()
     protocol: int = PROTOCOL_VERSION
 
 

@@ -65,6 +65,8 @@ SECONDS: Final = Real(0.0, 1e9)
 CAPABILITY_NAME: Final = Text(256, least=1, without="=,")
 """Monitors and command lines write capabilities as `gpu=1,linux`."""
 CAPABILITY_VALUE: Final = Whole(-1, 2**63 - 1)
+QUANTITY: Final = Whole(1, 2**63 - 1)
+"""How much of a consumable an agent has."""
 CAPABILITIES: Final = 256
 """Capabilities of a task or an agent."""
 FUNCTIONS: Final = 2**16
@@ -152,6 +154,8 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "workers": WORKERS,
         "queue_size": QUEUE_SIZE,
         **_CAPABILITIES,
+        "consumable_names": Column(CAPABILITY_NAME, CAPABILITIES),
+        "consumable_totals": Column(QUANTITY, CAPABILITIES),
         "session_token": Bytes(0, 64),
         "session_key": SESSION_KEY,
         "manager": UNIT,
@@ -270,6 +274,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "refusal": NAME,
         "heartbeat_seconds": SECONDS,
         "waiting_capabilities": Column(_FIGURES, ENTRIES),
+        "waiting_shortages": Column(_FIGURES, ENTRIES),
     },
     "TaskEvents": {
         "group_functions": _NAMES,

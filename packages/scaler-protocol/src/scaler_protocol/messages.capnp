@@ -41,6 +41,8 @@ struct Hello {
   service @19 :UInt8;         # the one that the peer wants to reach
   sessionToken @20 :Data;
   sessionName @21 :Text;      # of a session that outlives its client; empty: it ends with the client
+  consumableNames @22 :List(Text);    # capabilities of which all runs of the agent together have a quantity
+  consumableTotals @23 :List(Int64);
 }
 struct Welcome {
   incarnation @0 :UInt64;
@@ -378,6 +380,7 @@ struct MonitorStatus {
   functionRunSeconds @82 :List(Float64);
   waitingCapabilities @83 :List(Text);
   waitingTasks @84 :List(UInt64);
+  waitingShortages @95 :List(Text);
   durationBounds @85 :List(Float64);
   runBuckets @86 :List(UInt64);
   waitBuckets @87 :List(UInt64);

@@ -86,7 +86,7 @@ class MonitorStatus:
             "manager_starting", "manager_draining", "manager_reasons", "manager_failures", "manager_pauses",
         ),
         ("offer_managers", "offer_capabilities", "offer_runtimes"),
-        ("waiting_capabilities", "waiting_tasks"),
+        ("waiting_capabilities", "waiting_tasks", "waiting_shortages"),
         ("duration_bounds", "run_buckets", "wait_buckets"),
     )  # fmt: skip
     OPTIONAL: ClassVar = frozenset({
@@ -189,6 +189,7 @@ class MonitorStatus:
     agent_loads: Sequence[float] = ()
     agent_disks_free: Sequence[int] = ()
     agent_shared_free: Sequence[int] = ()
+    waiting_shortages: Sequence[str] = ()
 
 
 def changes(status: MonitorStatus, before: MonitorStatus) -> MonitorStatus:

@@ -25,6 +25,10 @@ def _parsed(capabilities: str) -> dict[str, int]:
     return parse_capabilities(capabilities)
 
 
+def _behind(ahead: Ahead) -> list[str]:
+    return [f"it waits behind {counted(count, 'task')} of priority {priority}" for priority, count in ahead]
+
+
 class WaitReasons:
     """Tells why tasks wait, from one status."""
 
@@ -34,6 +38,7 @@ class WaitReasons:
         self._offers = set(zip(status.agent_capabilities, status.agent_runtimes, strict=True))
         self._lacking: dict[tuple[str, str], list[str]] = {}
         self._managers = manager_rows(status)
+        self._short = dict(zip(status.waiting_capabilities, status.waiting_shortages, strict=True))
         self._startable = list(
             zip(status.offer_managers, status.offer_capabilities, status.offer_runtimes, strict=True)
         )
@@ -52,13 +57,17 @@ class WaitReasons:
             return ["it waits: no worker is connected", *self._who_may_start(needs, runtime)]
         if lacking := self.lacking(needs, runtime):
             return [f"it waits: no worker offers {', '.join(lacking)}", *self._who_may_start(needs, runtime)]
+        if short := self.short_of(needs):
+            return [f"it waits for {short}", *_behind(ahead)]
         has = "has" if self._workers == 1 else "have"
         places = f"{counted(self._workers, 'worker')} {has} {counted(self._assigned, 'task')}"
         if not ahead:
             return [f"it is next: {places}"]
-        return [
-            f"it waits behind {counted(count, 'task')} of priority {priority}; {places}" for priority, count in ahead
-        ]
+        return [f"{line}; {places}" for line in _behind(ahead)]
+
+    def short_of(self, needs: str) -> str:
+        """The consumables of which no host that could run such tasks has enough left, with how much is in use."""
+        return self._short.get(needs, "")
 
     def _who_may_start(self, needs: str, runtime: str) -> list[str]:
         """For each worker manager, its state if it can help such tasks, else the needs that its workers would lack."""

@@ -27,6 +27,14 @@ class Requirement:
             lacks.append(describe_runtime(self.runtime))
         return lacks
 
+    def share_of(self, worker_class: WorkerClass) -> Capabilities:
+        """What a run of the task takes of the consumables of an agent of this class; presence alone takes one."""
+        if not worker_class.consumables:
+            return ()
+        return tuple(
+            (name, max(1, wanted)) for name, wanted in self.capabilities if wanted and name in worker_class.consumables
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerClass:
@@ -34,6 +42,8 @@ class WorkerClass:
 
     capabilities: Capabilities
     runtime: Runtime
+    consumables: tuple[str, ...] = ()
+    """The capabilities of which all runs of such an agent together have a quantity."""
 
 
 def unmet_by_offer(requirement: Requirement, worker_class: WorkerClass) -> list[str]:

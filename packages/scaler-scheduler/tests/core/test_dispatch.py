@@ -225,3 +225,15 @@ def test_an_agent_with_little_work_that_makes_progress_is_not_asked(driver: Sche
     driver.done(first, dict(list(held[first].items())[:1]), seconds=0.00002)
     driver.later(0.01)
     assert [len(driver.take(agent, messages.Recall)) for agent in (first, second)] == [0, 1]
+
+
+def test_a_task_that_nobody_can_run_does_not_keep_idle_workers_from_what_others_have(driver: SchedulerDriver) -> None:
+    held = [agent for agent, runs in _loaded_agents(driver, 3).items() if len(runs) > 1]
+    taking: dict[str, Any] = {"capability_names": ("license",), "capability_values": (1,)}
+    driver.agent(b"limited", 1, **taking, consumable_names=("license",), consumable_totals=(1,))
+    driver.submit(driver.client(b"other"), 3, **taking)
+    driver.submit(driver.client(b"hopeless"), 3, **GPU)
+    driver.later(0.01)
+    assert driver.core.state.waiting.count == 5
+    driver.later((driver.core.due() or driver.now) - driver.now)
+    assert all(driver.take(agent, messages.Recall) for agent in held)

@@ -104,6 +104,14 @@ DRILL: dict[str, tuple[Callable[[Publications], list[MonitorMessage]], Severity,
     "missing capability": (
         lambda p: waiting(p, "tpu", 30), Severity.ERROR, "30 tasks need `tpu`, which nobody offers.",
     ),
+    "short of licenses": (
+        lambda p: [
+            p.status(
+                waiting_capabilities=("license=1",), waiting_tasks=(3,), waiting_shortages=("license (2 of 2 in use)",)
+            )
+        ],
+        Severity.NOTE, "3 tasks wait for license (2 of 2 in use).",
+    ),
     "poison task": (
         lambda p: [failure(Status.FAILED, "f", LIMIT)], Severity.ERROR, f"1 task of f failed without a result: {LIMIT}",
     ),

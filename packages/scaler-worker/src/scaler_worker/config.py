@@ -19,7 +19,7 @@ from scaler_io.service.options import (
     whole_number,
 )
 from scaler_protocol.addresses import Address
-from scaler_protocol.capabilities import parse_capabilities
+from scaler_protocol.capabilities import parse_capabilities, parse_quantities
 from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import OUTPUT_BYTES, QUEUE_SIZE, WORKER_BYTES, WORKER_NAME
@@ -79,6 +79,7 @@ class ClusterConfig(ServiceOptions):
     num_of_workers: int
     worker_names: tuple[str, ...]
     per_worker_capabilities: dict[str, int]
+    host_capabilities: dict[str, int]
     per_worker_task_queue_size: int
     heartbeat_interval_seconds: float
     task_timeout_seconds: float
@@ -114,6 +115,11 @@ class ClusterConfig(ServiceOptions):
                 f"--time-limit-seconds {self.time_limit_seconds:g} leaves no time to work before draining and handing "
                 f"over, which may take {leaving:g} s: raise it or lower --drain-timeout-seconds"
             )
+        if both := self.per_worker_capabilities.keys() & self.host_capabilities:
+            raise UsageError(
+                f"--host-capabilities: {min(both)} is in --per-worker-capabilities, too: give it as what each worker "
+                "offers, or as what all of them have together"
+            )
         for name in self.worker_names:
             if fault := WORKER_NAME.fault(name):
                 raise UsageError(f"--worker-names: a name {fault}")
@@ -145,6 +151,12 @@ COMMAND: Final = Command(
             ("--per-worker-capabilities", "-pwc"),
             "what each worker offers, like gpu=1,linux",
             parse_capabilities,
+            default={},
+        ),
+        Option(
+            ("--host-capabilities", "-hc"),
+            "what the workers have together, like license=2: a task that requires some takes it while it runs",
+            parse_quantities,
             default={},
         ),
         Option(

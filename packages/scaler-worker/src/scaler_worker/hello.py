@@ -18,10 +18,14 @@ def agent_hello(
     workers: int,
     queue_size: int,
     capabilities: Mapping[str, int],
+    consumables: Mapping[str, int] | None = None,
     manager: str = "",
     unit: str = "",
 ) -> Hello:
-    """The Hello of a new agent in this process; `queue_size` is in tasks per worker."""
+    """The Hello of a new agent in this process; `queue_size` is in tasks per worker.
+
+    `capabilities` are what one task may have there, `consumables` what all of its runs have together.
+    """
     return Hello(
         role=Role.AGENT,
         identity=new_identity(),
@@ -34,6 +38,8 @@ def agent_hello(
         queue_size=queue_size,
         capability_names=sorted(capabilities),
         capability_values=[capabilities[capability] for capability in sorted(capabilities)],
+        consumable_names=sorted(consumables or ()),
+        consumable_totals=[total for _, total in sorted((consumables or {}).items())],
         manager=manager,
         unit=unit,
     )

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scaler_client.api.resize_link import ResizeLink
 from scaler_client.interrupts import interrupts_blocked
@@ -49,6 +49,7 @@ class SchedulerClusterCombo:
         n_workers: number of worker processes, 0 to 4,096.
         address, object_storage_address, monitor_address: where the services listen; free ports on loopback by default.
         per_worker_capabilities: what each worker offers, by name; -1 for presence, otherwise a quantity.
+        host_capabilities: quantities that the workers have together; a task that requires some takes it while it runs.
         max_number_of_tasks_waiting: clients wait before they submit more than this and one task for each worker; -1 for
             no limit.
         heartbeat_interval_seconds: interval at which the workers' host reports to the scheduler.
@@ -128,15 +129,12 @@ class SchedulerClusterCombo:
         spill_limit: int | str | None = None,
         memory_limit_per_worker: int | str = 0,
         threads_per_worker: int | None = None,
+        host_capabilities: Mapping[str, int] | None = None,
         output_limit_per_task: int | str = 0,
         journal: str | os.PathLike[str] | None = None,
         journal_sync: str = "normal",
     ) -> None:
-        parameters = {name: value for name, value in locals().items() if name != "self"}
-        with interrupts_blocked():
-            from scaler_client.api.local_cluster_options import LocalClusterConfig  # keeps `import scaler` light
-
-        self._config = LocalClusterConfig.of(parameters)
+        self._config = _checked({name: value for name, value in locals().items() if name != "self"})
         self._begin()
 
     def _begin(self) -> None:
@@ -314,6 +312,13 @@ class SchedulerClusterCombo:
                     pass_fds=descriptors,
                 )
             )
+
+
+def _checked(parameters: Mapping[str, Any]) -> LocalClusterConfig:
+    with interrupts_blocked():
+        from scaler_client.api.local_cluster_options import LocalClusterConfig  # keeps `import scaler` light
+
+    return LocalClusterConfig.of(parameters)
 
 
 def _worker_environment() -> dict[str, str]:

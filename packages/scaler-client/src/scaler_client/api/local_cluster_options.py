@@ -15,7 +15,7 @@ from scaler_io.ports import is_free
 from scaler_io.service.options import ALLOCATE_POLICY, EVENT_LOOP_KIND, JOURNAL_SYNC, LOGGING_LEVEL
 from scaler_protocol.addresses import Address
 from scaler_protocol.byte_counts import parse_bytes
-from scaler_protocol.capabilities import capabilities
+from scaler_protocol.capabilities import capabilities, parse_capabilities, parse_quantities
 from scaler_protocol.errors import AddressError, CapabilityError
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import OUTPUT_BYTES, QUEUE_SIZE, SECONDS, SIZE, WORKER_BYTES
@@ -80,6 +80,7 @@ class LocalClusterConfig:
     object_storage_address: str | None
     monitor_address: str | None
     per_worker_capabilities: str | None
+    host_capabilities: str | None
     max_number_of_tasks_waiting: int
     heartbeat_interval_seconds: float
     client_timeout_seconds: float
@@ -131,6 +132,14 @@ class LocalClusterConfig:
             for name in _STORAGE_PARAMETERS:
                 if getattr(self, name) is not None:
                     raise ValueError(f"{name} is for the server at object_storage_address: give it there")
+        offered, together = (
+            parse_capabilities(text or "") for text in (self.per_worker_capabilities, self.host_capabilities)
+        )
+        if both := offered.keys() & together:
+            raise ValueError(
+                f"host_capabilities and per_worker_capabilities both have {min(both)}: give it as what each worker"
+                " offers, or as what all of them have together"
+            )
         if self.spill_limit is not None and self.spill_directory is None:
             raise ValueError(f"spill_limit is {self.spill_limit}, but there is no spill_directory: give both, or none")
 
@@ -145,6 +154,7 @@ class LocalClusterConfig:
             "num_of_workers": self.n_workers,
             "per_worker_task_queue_size": self.per_worker_queue_size or self.per_worker_task_queue_size,
             "per_worker_capabilities": self.per_worker_capabilities or None,
+            "host_capabilities": self.host_capabilities or None,
         }
         return [*self._logging_options(), *self._options(_CLUSTER_OPTIONS), *_options(others)]
 
@@ -288,12 +298,23 @@ def _capabilities(name: str, value: Any) -> str:
     return ",".join(word if number == -1 else f"{word}={number}" for word, number in found.items())
 
 
+def _quantities(name: str, value: Any) -> str:
+    """In the form of the command line."""
+    text = _capabilities(name, value)
+    try:
+        parse_quantities(text)
+    except CapabilityError as error:
+        raise CapabilityError(f"{name} is {shown(value)}: {error}") from None
+    return text
+
+
 _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "n_workers": _whole(WORKERS),
     "address": _own_address,
     "object_storage_address": _address,
     "monitor_address": _monitor_address,
     "per_worker_capabilities": _capabilities,
+    "host_capabilities": _quantities,
     "max_number_of_tasks_waiting": _whole(Whole(-1, SIZE.most)),
     "heartbeat_interval_seconds": _positive_seconds,
     "client_timeout_seconds": _positive_seconds,
@@ -328,6 +349,7 @@ _OPTIONAL: Final = frozenset(
         "object_storage_address",
         "monitor_address",
         "per_worker_capabilities",
+        "host_capabilities",
         "per_worker_queue_size",
         "logging_config_file",
         "preload",

@@ -18,6 +18,7 @@ import heapq
 import logging
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from scaler_protocol.errors import NoWorkerError
 from scaler_protocol.messages import NeedFunctions, Recall
@@ -26,6 +27,7 @@ from scaler_scheduler.core.chains import with_followers
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.exclusive import is_reserved
 from scaler_scheduler.core.foreign_runtimes import ForeignRuntimes
+from scaler_scheduler.core.queue import next_part
 from scaler_scheduler.core.records import (
     ASSIGNED,
     HELD,
@@ -37,6 +39,7 @@ from scaler_scheduler.core.records import (
     TaskRecord,
 )
 from scaler_scheduler.core.run_messages import message_parts, names_released, run_message
+from scaler_scheduler.core.shares import can_take, note_runs, room_for
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.requirements import Requirement, WorkerClass, describe_runtime, is_met_by_offer
 
@@ -54,6 +57,8 @@ _SHORTEST_SECONDS = 2e-6
 """Tasks are counted as at least this long when a number of tasks is derived from a time."""
 _STALE_ENTRIES = 64
 
+_Entry = tuple[float, int, int, AgentRecord]
+"""Load per worker, insertion number, entry version, and the agent."""
 Plan = dict[AgentRecord, list[TaskRecord]]
 """Tasks chosen for agents in this turn, which have no run yet. `AgentRecord.load` includes them."""
 
@@ -64,8 +69,8 @@ class Dispatch:
     def __init__(self, state: SchedulerState, completion: Completion) -> None:
         self._state = state
         self._completion = completion
-        self._agents_with_room: dict[WorkerClass, list[tuple[float, int, int, AgentRecord]]] = {}
-        """By class, a heap of (load per worker, insertion number, entry version, agent); the least loaded first."""
+        self._agents_with_room: dict[WorkerClass, list[_Entry]] = {}
+        """By class, a heap; the least loaded first."""
         self._agent_counts: dict[WorkerClass, int] = {}
         self._foreign = ForeignRuntimes()
         self._pushes = 0
@@ -211,7 +216,7 @@ class Dispatch:
         """Suspects go first, and stay on the agents that were chosen to keep them apart."""
         agents, changed = self._state.agents.values(), bool(self._state.with_room)
         for agent, task in self._state.suspects.assign(agents, changed=changed):
-            tasks = with_followers([task], _room_ahead(agent, agent.active + 1))
+            tasks = _with_chains(agent, [task], agent.active)
             self._add_load(agent, tasks)
             self._start(agent, tasks)
 
@@ -226,7 +231,10 @@ class Dispatch:
             agent = lane.agent
             if agent is None or agent.peer not in self._state.agents or not agent.workers or agent.resuming:
                 continue
-            if not lane.requirement.unmet_by(agent.worker_class) and (tasks := self._state.waiting.take_all(lane)):
+            requirement = lane.requirement
+            if requirement.unmet_by(agent.worker_class) or requirement.share_of(agent.worker_class):
+                continue
+            if tasks := self._state.waiting.take_all(lane):
                 self._add_load(agent, tasks)
                 self._start(agent, tasks)
 
@@ -255,11 +263,18 @@ class Dispatch:
         """Plan tasks for the agents of a class, the least loaded first, until tasks or room run out."""
         heap, waiting = self._agents_with_room[worker_class], self._state.waiting
         queue, agents = waiting.of_class(worker_class), self._agent_counts[worker_class]
+        parts, passed_over = waiting.parts_of(worker_class), list[_Entry]()
         while heap and waiting.count:
             _, _, entry_version, agent = heap[0]
             if entry_version != agent.entry_version:
                 heapq.heappop(heap)
                 continue
+            if parts:
+                part = next_part(parts, partial(can_take, agent))
+                if part is None:  # another agent may have what this one lacks
+                    passed_over.append(heapq.heappop(heap))
+                    continue
+                queue = part
             active = agent.active + len(plan.get(agent, ()))
             share = max(agent.workers, waiting.count // agents)
             room: int | None = None
@@ -271,18 +286,33 @@ class Dispatch:
 
             taken = waiting.take(queue, limit)
             if not taken and room is None:
-                return  # no lane was offered: no task waits for this class
+                break  # no lane was offered: no task waits for this class
             heapq.heappop(heap)
             if taken:
-                tasks = with_followers(taken, _room_ahead(agent, active + len(taken)))
-                self._add_load(agent, tasks)
-                plan.setdefault(agent, []).extend(tasks)
-                self._list_room(agent, active + len(tasks))
+                self._list_room(agent, active + self._give(agent, taken, active, plan))
+        for entry in passed_over:
+            heapq.heappush(heap, entry)
+
+    def _give(self, agent: AgentRecord, taken: list[TaskRecord], active: int, plan: Plan) -> int:
+        """Plan these tasks, which are of one lane, for an agent; returns how many it gets.
+
+        What takes consumables is started at once: what is left is counted by runs, and depends on the agent.
+        """
+        if taken[0].group.lane.requirement.share_of(agent.worker_class):
+            self._add_load(agent, taken)
+            self._start(agent, taken)
+            return len(taken)
+        tasks = _with_chains(agent, taken, active)
+        self._add_load(agent, tasks)
+        plan.setdefault(agent, []).extend(tasks)
+        return len(tasks)
 
     def _room(self, agent: AgentRecord, active: int, lane: LaneRecord) -> int:
         """How many tasks of this lane the agent, which has `active` ones, should be given now."""
         most = min(agent.window, agent.workers * agent.queue_size) - active
         idle = agent.workers - active
+        if (left := room_for(agent, lane.requirement)) is not None:
+            most, idle = min(most, left), min(idle, left)
         if most <= 0:
             return max(0, idle)
         horizon = self._state.config.horizon_seconds
@@ -324,6 +354,7 @@ class Dispatch:
             task.state, task.agent, task.run = ASSIGNED, agent, run
             runs[run] = task
             run += 1
+        note_runs(agent, tasks)
         agent.progressed = True
         self._changed[agent] = None
         for group in groups:
@@ -375,16 +406,17 @@ class Dispatch:
             self._add_load(agent, [second])
             second.run = self._state.new_runs(1)
             agent.runs[second.run] = second
+            note_runs(agent, [second])
             agent.progressed = True
             self._state.with_room[agent] = None
             self._send_run(agent, [second], [second.id])
 
     def rebalance(self, now: float) -> None:
-        """If no task waits and workers are idle, ask agents with queued work to return part of it."""
+        """If no task waits that a worker could run, and workers are idle, ask for part of what agents have queued."""
         if now < self._rebalance_at:
             return
         self._unbalanced = False
-        if self._state.waiting.count or len(self._state.agents) < 2:
+        if len(self._state.agents) < 2 or any(map(self._state.waiting.has_tasks_for, self._agent_counts)):
             return
         for agent in self._changed:
             self._compare(agent)
@@ -458,6 +490,13 @@ class Dispatch:
                 assert (0 < agent.workers < agent.active) == (agent in self._overloaded), agent.name
         assert self._idle_workers == {found: count for found, count in by_class.items() if count}
         assert all(self._state.agents.get(agent.peer) is agent for agent in (*self._overloaded, *self._changed))
+
+
+def _with_chains(agent: AgentRecord, tasks: list[TaskRecord], active: int) -> list[TaskRecord]:
+    """These tasks, of one lane, with the chains that they begin there; those that take consumables begin none."""
+    if tasks[0].group.lane.requirement.share_of(agent.worker_class):
+        return tasks
+    return with_followers(tasks, _room_ahead(agent, active + len(tasks)))
 
 
 def _room_ahead(agent: AgentRecord, active: int) -> int:

@@ -22,6 +22,7 @@ from scaler_protocol.monitoring import EventKind
 from scaler_protocol.operations import Resized
 from scaler_protocol.plurals import counted
 from scaler_scheduler.core.completion import Completion
+from scaler_scheduler.core.consumables import Consumables
 from scaler_scheduler.core.dispatch import Dispatch
 from scaler_scheduler.core.managers import Managers
 from scaler_scheduler.core.named_sessions import NamedSessions
@@ -152,11 +153,16 @@ class Peers:
             unsent = frozenset() if welcomed else frozenset(self._state.agents[peer].runs)
             self._agent_lost(peer, "it began anew", now, charged=False, unsent=unsent)
         worker_class = WorkerClass(
-            tuple(sorted(zip(hello.capability_names, hello.capability_values, strict=True))), runtime_of(hello)
+            tuple(sorted(zip(hello.capability_names, hello.capability_values, strict=True))),
+            runtime_of(hello),
+            tuple(sorted(hello.consumable_names)),
         )
         agent = AgentRecord(peer, hello.name, hello.host, hello.workers, hello.queue_size, worker_class)
         agent.number, agent.reported_at = self._state.event_log.next_number(), now
         agent.manager, agent.unit = self._managers.unit_of(hello)
+        if hello.consumable_names:
+            totals = zip(hello.consumable_names, hello.consumable_totals, strict=True)
+            agent.consumables = Consumables(dict(totals))
         agent.resuming = agent.returning = bool(hello.peer_incarnation)
         self._state.agents[peer] = agent
         self._dispatch.joined(agent, now)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from scaler_protocol.errors import NoWorkerError, ScalerError, WorkerDiedError
 from scaler_scheduler.core.records import AgentRecord, TaskRecord
+from scaler_scheduler.core.shares import room_for
 
 
 def is_pinned(task: TaskRecord) -> bool:
@@ -50,6 +51,8 @@ class PinnedTasks:
         for task in list(self._waiting):
             agent = agents.get(task.group.lane.requirement.agent)
             if agent.resuming if agent is not None else recovering:
+                continue
+            if agent is not None and room_for(agent, task.group.lane.requirement) == 0:
                 continue
             del self._waiting[task]
             if (error := _obstacle(task, agent)) is not None:

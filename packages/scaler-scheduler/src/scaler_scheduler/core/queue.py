@@ -13,6 +13,10 @@ late, when the entry comes to the top: a session's tasks were shorter than the m
 session is served through another class, the session that follows it in a level may have waited longer than the level
 takes into account.
 
+A class whose agents have consumables has several such queues: for the tasks that take none, and for those that take the
+same ones. For an agent the queue is chosen whose next task goes first, of those for which the agent has enough left.
+No task overtakes an older one that waits for the same consumable there, so that small ones do not starve big ones.
+
 A lane is registered as long as a session remembers one of its groups, or a task waits in it.
 
 Invariants: a lane with tasks is in the level of every class that can run it; `count` is the number of WAITING tasks.
@@ -22,7 +26,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from scaler_scheduler.core.event_log import EventLog
 from scaler_scheduler.core.records import WAITING, AgentRecord, LaneRecord, SessionRecord, TaskRecord
@@ -138,6 +142,36 @@ class ClassQueue:
         return other is None
 
 
+Parts = dict[tuple[str, ...], ClassQueue]
+"""The queues of a class whose agents have consumables, by the names of those that the tasks take."""
+
+
+def next_part(parts: Parts, has_room: Callable[[Requirement], bool]) -> ClassQueue | None:
+    """The queue to serve for an agent that has room for tasks of some requirements; None if there is none."""
+    heads = {names: lane for names, queue in parts.items() if (lane := queue.next()) is not None}
+    while heads:
+        names = _first(heads)
+        if has_room(heads[names].requirement):
+            return parts[names]
+        heads = {others: lane for others, lane in heads.items() if not set(names).intersection(others)}
+    return None
+
+
+def _first(heads: Mapping[tuple[str, ...], LaneRecord]) -> tuple[str, ...]:
+    """The part whose lane is served first, by the rules of ClassQueue."""
+    best: dict[int, tuple[str, ...]] = {}
+    for names, lane in heads.items():
+        other = best.get(lane.priority)
+        if other is None or _order(lane) < _order(heads[other]):
+            best[lane.priority] = names
+    return min(best.values(), key=lambda names: _key(heads[names]))
+
+
+def _order(lane: LaneRecord) -> tuple[float, int, int, int]:
+    """Among lanes of one priority, the smallest is served first."""
+    return lane.session.served, lane.session.number, -lane.depth, lane.first.id
+
+
 def _key(lane: LaneRecord) -> float:
     """The smallest is served first: the time since when its oldest task waits, less what its priority is worth."""
     return lane.since - AGEING_SECONDS * lane.priority
@@ -152,6 +186,9 @@ class TaskQueue:
         self._lanes: dict[Requirement, dict[LaneRecord, None]] = {}
         self._requirements: dict[Requirement, list[ClassQueue]] = {}
         self._classes: dict[WorkerClass, ClassQueue] = {}
+        """What takes no consumables."""
+        self._parts: dict[WorkerClass, Parts] = {}
+        """All queues of the classes whose agents have consumables."""
         self._reported: set[Requirement] = set()
         """Requirements that no class meets and that were logged; until a class meets them, or no lane has them."""
         self._served = 0.0
@@ -172,12 +209,21 @@ class TaskQueue:
             lane = session.lanes[key] = LaneRecord(session, priority, depth, requirement, agent)
             if requirement not in self._requirements:
                 self._requirements[requirement] = [
-                    queue for worker_class, queue in self._classes.items() if not requirement.unmet_by(worker_class)
+                    self._queue_of(requirement, worker_class)
+                    for worker_class in self._classes
+                    if not requirement.unmet_by(worker_class)
                 ]
                 self._lanes[requirement] = {}
             self._lanes[requirement][lane] = None
             lane.registered = True
         return lane
+
+    def _queue_of(self, requirement: Requirement, worker_class: WorkerClass) -> ClassQueue:
+        """The queue of a class, which can run them, for tasks with a requirement."""
+        if worker_class not in self._parts:
+            return self._classes[worker_class]
+        names = tuple(name for name, _ in requirement.share_of(worker_class))
+        return self._parts[worker_class].setdefault(names, ClassQueue())
 
     def release_group(self, lane: LaneRecord) -> None:
         """A session has forgotten a group of the lane, which is dropped with its last group or last task."""
@@ -200,14 +246,27 @@ class TaskQueue:
         if not lanes:
             del self._lanes[lane.requirement], self._requirements[lane.requirement]
             self._reported.discard(lane.requirement)
+            self._drop_unused_parts()
+
+    def _drop_unused_parts(self) -> None:
+        """Drop the queues that no requirement uses any more."""
+        for parts in self._parts.values():
+            for names in [names for names, queue in parts.items() if names and not self._is_used(queue)]:
+                del parts[names]
+
+    def _is_used(self, queue: ClassQueue) -> bool:
+        return any(queue in queues for queues in self._requirements.values())
 
     def add_class(self, worker_class: WorkerClass) -> None:
         """The first agent of this class has connected."""
         if worker_class in self._classes:
             return
-        queue = self._classes[worker_class] = ClassQueue()
+        plain = self._classes[worker_class] = ClassQueue()
+        if worker_class.consumables:
+            self._parts[worker_class] = {(): plain}
         for requirement, queues in self._requirements.items():
             if not requirement.unmet_by(worker_class):
+                queue = self._queue_of(requirement, worker_class)
                 queues.append(queue)
                 self._reported.discard(requirement)
                 for lane in self._lanes[requirement]:
@@ -216,10 +275,10 @@ class TaskQueue:
 
     def remove_class(self, worker_class: WorkerClass) -> None:
         """The last agent of this class is gone."""
-        queue = self._classes.pop(worker_class)
+        plain = self._classes.pop(worker_class)
+        gone = list(self._parts.pop(worker_class, {(): plain}).values())
         for queues in self._requirements.values():
-            if queue in queues:
-                queues.remove(queue)
+            queues[:] = [queue for queue in queues if queue not in gone]
 
     def counts(self) -> Iterator[tuple[Requirement, int]]:
         """How many tasks wait, by what they need; 0 where none does."""
@@ -329,12 +388,21 @@ class TaskQueue:
         self._forget_if_unused(lane)
 
     def has_tasks_for(self, worker_class: WorkerClass) -> bool:
-        """Whether a task waits that workers of this class could run."""
+        """Whether a task waits that workers of this class could run, whatever the runs there have taken."""
         return bool(self.count) and self._classes[worker_class].next() is not None
 
     def of_class(self, worker_class: WorkerClass) -> ClassQueue:
-        """What workers of this class can run."""
+        """What workers of this class can run, whatever the runs there have taken."""
         return self._classes[worker_class]
+
+    def takes_consumables(self, requirement: Requirement) -> bool:
+        """Whether a task takes consumables wherever it can run."""
+        queues = self._requirements.get(requirement, ())
+        return bool(self._parts and queues) and not any(queue in self._classes.values() for queue in queues)
+
+    def parts_of(self, worker_class: WorkerClass) -> Parts:
+        """All queues of a class whose agents have consumables; empty for other classes."""
+        return self._parts.get(worker_class, {})
 
     def take(self, queue: ClassQueue, limit: Callable[[LaneRecord], int]) -> list[TaskRecord]:
         """The next tasks for workers of a class, all of one lane, at most `limit(lane)`; empty if there are none.

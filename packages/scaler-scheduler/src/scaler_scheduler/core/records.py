@@ -10,6 +10,7 @@ from enum import IntEnum
 
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import AgentStatus, Encoding, Group, Status
+from scaler_scheduler.core.consumables import Consumables
 from scaler_scheduler.core.run_times import RunTimes
 from scaler_scheduler.requirements import Requirement, Runtime, WorkerClass
 
@@ -572,6 +573,7 @@ class AgentRecord:
     """The id of the worker manager that started it, or empty."""
     unit: str = ""
     """The name that its manager knows it by."""
+    consumables: Consumables | None = None
 
     @property
     def is_draining(self) -> bool:

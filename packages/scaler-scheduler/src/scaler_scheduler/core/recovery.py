@@ -28,6 +28,7 @@ from scaler_scheduler.core.records import (
     SessionRecord,
     TaskRecord,
 )
+from scaler_scheduler.core.shares import note_runs
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.requirements import Requirement
 
@@ -399,6 +400,7 @@ class Recovery:
         if self._state.event_log.listening:
             self._state.event_log.assigned(agent, run, (record.id,))
         agent.runs[run] = record
+        note_runs(agent, [record])
         if run in self._blocked:
             agent.blocked.add(run)
         self._state.with_room[agent] = None

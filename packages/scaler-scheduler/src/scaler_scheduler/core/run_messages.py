@@ -7,10 +7,11 @@ have any.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from scaler_protocol.limits import KEPT_FUNCTIONS
-from scaler_protocol.messages import MESSAGE_LIMIT, Run
+from scaler_protocol.messages import MESSAGE_LIMIT, Group, Run
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.records import AgentRecord, FunctionRecord, GroupRecord, TaskRecord
 
@@ -34,12 +35,21 @@ def run_message(agent: AgentRecord, tasks: Sequence[TaskRecord], ids: Sequence[i
         }
     return Run(
         tasks[0].run,
-        [group.for_agents for group in groups],
+        [_group_for(agent, group) for group in groups],
         ids,
         Payloads([task.call for task in tasks]),
         task_groups=[groups[task.group] for task in tasks] if len(groups) > 1 else (),
         **columns,
     )
+
+
+def _group_for(agent: AgentRecord, group: GroupRecord) -> Group:
+    """The group as the agent is sent it, with what each run takes of its consumables."""
+    share = group.lane.requirement.share_of(agent.worker_class)
+    if not share:
+        return group.for_agents
+    names, values = zip(*share, strict=True)
+    return replace(group.for_agents, capability_names=names, capability_values=values)
 
 
 def _functions_to_send(agent: AgentRecord, groups: Iterable[GroupRecord]) -> list[FunctionRecord]:

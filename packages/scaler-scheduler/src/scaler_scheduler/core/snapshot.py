@@ -15,6 +15,7 @@ from scaler_protocol.monitoring import DURATION_BOUNDS, MonitorStatus
 from scaler_scheduler.core.event_log import EventLog, capability_text
 from scaler_scheduler.core.manager_record import ManagerRecord
 from scaler_scheduler.core.records import ASSIGNED, AgentRecord, GraphRecord, SessionRecord
+from scaler_scheduler.core.shares import shortage
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.requirements import describe_runtime
 
@@ -212,10 +213,19 @@ def _functions(state: SchedulerState) -> dict[str, Any]:
 
 def _waiting(state: SchedulerState) -> dict[str, Any]:
     waiting: Counter[str] = Counter()
+    short: dict[str, str] = {}
     for requirement, tasks in state.waiting.counts():
-        waiting[capability_text(requirement.capabilities)] += tasks
+        needs = capability_text(requirement.capabilities)
+        waiting[needs] += tasks
+        if tasks and state.waiting.takes_consumables(requirement):
+            found = shortage(state.agents.values(), requirement)
+            short[needs] = found if short.get(needs, found) else ""  # equal needs with another Python may be met
     most = waiting.most_common(REQUIREMENTS)
-    return {"waiting_capabilities": [text for text, _ in most], "waiting_tasks": [tasks for _, tasks in most]}
+    return {
+        "waiting_capabilities": [needs for needs, _ in most],
+        "waiting_tasks": [tasks for _, tasks in most],
+        "waiting_shortages": [short.get(needs, "") for needs, _ in most],
+    }
 
 
 def _durations(event_log: EventLog) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from scaler_scheduler.core.records import (
     TaskRecord,
 )
 from scaler_scheduler.core.run_times import RunTimes
+from scaler_scheduler.core.shares import can_take
 from scaler_scheduler.core.state import SchedulerState
 
 CHECK_SECONDS = 0.05
@@ -321,7 +322,7 @@ def _place(task: TaskRecord, idle: Iterable[AgentRecord]) -> AgentRecord | None:
         agent
         for agent in idle
         if agent is not first
-        and not requirement.unmet_by(agent.worker_class)
+        and can_take(agent, requirement)
         and all(function.body is not None or function.id in agent.functions for function in functions)
     ]
     host = first.host if first is not None else ""

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from scaler_scheduler.core.exclusive import is_reserved
 from scaler_scheduler.core.records import ASSIGNED, AgentRecord, TaskRecord
+from scaler_scheduler.core.shares import can_take
 
 PROBATION_SECONDS = 5.0
 
@@ -90,7 +91,7 @@ class Suspects:
         assigned: list[tuple[AgentRecord, TaskRecord]] = []
         for task in list(self._waiting):
             requirement = task.group.lane.requirement
-            able = (at for at in reversed(range(len(free))) if not requirement.unmet_by(free[at].worker_class))
+            able = (at for at in reversed(range(len(free))) if can_take(free[at], requirement))
             if (at := next(able, None)) is not None:
                 agent = free.pop(at)
                 agent.suspect, task.more().seen = task, 0.0

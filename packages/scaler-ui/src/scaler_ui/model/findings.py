@@ -109,6 +109,7 @@ def _troubles(model: MonitorModel, status: MonitorStatus, now: float) -> Iterato
     if status.refusal:
         yield Finding(Severity.ERROR, f"The scheduler refuses new work: {status.refusal}.")
     yield from _unmet_needs(model, status)
+    yield from _shortages(status)
     yield from _storage(model, status, now)
     yield from _managers(model, status)
     yield from _deaths(model, status)
@@ -134,6 +135,15 @@ def _unmet_needs(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding
     for needs, count in unmet.most_common(NAMED):
         who = f"{counted(count, 'task')} {_verb(count, 'need')} {needs}"
         yield Finding(Severity.ERROR, f"{who}, which nobody offers.", needs.strip("`"))
+
+
+def _shortages(status: MonitorStatus) -> Iterator[Finding]:
+    """Consumables that tasks wait for."""
+    for needs, count, short in zip(
+        status.waiting_capabilities, status.waiting_tasks, status.waiting_shortages, strict=True
+    ):
+        if short:
+            yield Finding(Severity.NOTE, f"{counted(count, 'task')} {_verb(count, 'wait')} for {short}.", needs)
 
 
 def _hung_tasks(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
@@ -182,7 +192,7 @@ def _starving_clients(model: MonitorModel, status: MonitorStatus) -> Iterator[Fi
     waits: dict[int, float] = {}
     for number, _, since in model.tasks.open_groups():
         group = model.groups.get(number, GroupInfo())
-        if not reasons.lacking(group.needs, group.runtime):
+        if not reasons.lacking(group.needs, group.runtime) and not reasons.short_of(group.needs):
             waits[group.session] = min(since, waits.get(group.session, math.inf))
     if len(status.client_sessions) < 2 or not running(status):
         return

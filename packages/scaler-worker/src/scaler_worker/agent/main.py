@@ -137,6 +137,7 @@ def _agent_config(config: ClusterConfig, forking: Forking, name: str, host: str)
         config.drain_timeout_seconds,
         config.memory_limit_per_worker,
         str(config.address),
+        tuple(config.host_capabilities.items()),
     )
 
 
@@ -188,7 +189,8 @@ def _hello(config: ClusterConfig, name: str, host: str) -> Hello:
         host=host,
         workers=config.num_of_workers,
         queue_size=config.per_worker_task_queue_size,
-        capabilities=config.per_worker_capabilities,
+        capabilities={**config.per_worker_capabilities, **config.host_capabilities},
+        consumables=config.host_capabilities,
         manager=config.worker_manager_id,
         unit=config.unit_id,
     )

@@ -46,7 +46,7 @@ from scaler_protocol.storage import DeleteObjects
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.core import AgentCore
 from scaler_worker.agent.core.events import SCHEDULER
-from scaler_worker.agent.core.records import GROUP, NO_RUN, AgentConfig, WorkerRecord
+from scaler_worker.agent.core.records import GROUP, NO_RUN, AgentConfig, WorkerRecord, run_ids
 from scaler_worker.ipc.frames import (
     DatagramReturned,
     FunctionMissing,
@@ -138,7 +138,7 @@ class Host:
         self.started: list[str] = []
         self.failing: set[type] = set()
         """Effects of these types fail, once."""
-        self.core = AgentCore(AgentConfig(workers, "agent", "host", secret=secret))
+        self.core = AgentCore(AgentConfig(workers, "agent", "host", secret=secret, consumables=(("license", 1),)))
         self.now = 100.0
         self.workers: dict[int, ModelWorker] = {}
         self.ran: set[int] = set()
@@ -205,6 +205,8 @@ class Host:
             assert worker.ready and worker.alive
             assert {entry[GROUP].pid for entry in effect.entries} <= {0, 1000 + effect.worker}
             worker.unread.append(events.SendTasks(effect.worker, effect.sequence, list(effect.entries)))
+            flying = [entry for each in self.core.workers for entry in each.entries()]
+            assert sum(bool(entry[GROUP].takes) for entry in flying) <= 1, "there is one license"
         elif isinstance(effect, events.RecallTail):
             self.recall(effect.worker, worker)
         elif isinstance(effect, events.ReadRun):
@@ -1118,6 +1120,68 @@ def test_a_pinned_run_is_withdrawn_parked_and_told_to_another_scheduler() -> Non
     assert host.status[parked] == Status.VALUE
 
 
+# --- what the host has a quantity of --------------------------------------------------------------------------------
+
+LIMITED: dict[str, Any] = {"capability_names": ("license",), "capability_values": (1,)}
+
+
+def running(host: Host) -> set[int]:
+    """The runs that are at workers."""
+    return {run for worker in host.core.workers for run in run_ids(worker.entries())}
+
+
+def test_a_run_waits_until_what_it_takes_is_free_and_others_do_not() -> None:
+    host = Host(3)
+    host.ready_all()
+    first, second = host.run(2, **LIMITED)
+    others = host.run(2)
+    assert running(host) == {first, *others}
+    for worker in host.workers.values():
+        worker.begin()
+    host.handle(SCHEDULER, Withdraw((first,)))
+    assert host.status == {first: Status.CANCELLED}
+    assert second not in running(host), "the process of the first one is not gone yet"
+    killed = next(number for number, worker in host.workers.items() if not worker.alive)
+    host.die(killed)
+    host.ready_all()
+    assert second in running(host)
+    host.drain()
+    assert host.status[second] == Status.VALUE
+
+
+def test_a_worker_is_kept_free_for_a_run_whose_share_is_free() -> None:
+    host = Host(1)
+    host.ready_all()
+    host.run(1)
+    host.drain()
+    short = [*host.run(1), *host.run(1), *host.run(1), *host.run(1)]
+    assert running(host) == set(short[:2]), "one is sent ahead"
+    [limited] = host.run(1, **LIMITED)
+    while limited not in host.outcomes:
+        host.step(0)
+    assert not set(short[2:]) & set(host.outcomes), "it waits for what the worker has been sent, and for nothing else"
+    host.drain()
+    assert set(short) <= set(host.outcomes)
+
+
+def test_a_run_that_waits_for_its_share_is_returned_withdrawn_parked_and_told_to_another_scheduler() -> None:
+    host = Host(2)
+    host.ready_all()
+    [begun] = host.run(1, function=G, with_body=False, **LIMITED)
+    host.handle(SCHEDULER, Functions([G], ["g"], Payloads([BODIES[G]])))
+    withdrawn, told, last = host.run(3, **LIMITED)
+    assert running(host) == {begun}
+    host.handle(SCHEDULER, Withdraw((withdrawn,)))
+    host.handle(SCHEDULER, LinkUp(Welcome(5), False))
+    assert [m.runs for m in host.sent if isinstance(m, Reconcile)] == [[begun, told, last]]
+    host.handle(SCHEDULER, Recall(1))
+    assert host.returned == {last}
+    host.handle(SCHEDULER, Drain(1, 0))
+    assert host.returned == {last, told}
+    host.drain()
+    assert host.status == {withdrawn: Status.CANCELLED, begun: Status.VALUE}
+
+
 def test_processes_are_listed_once_each_slot_has_one() -> None:
     host = Host(2)
     host.handle(SCHEDULER, ListProcesses(9))
@@ -1372,13 +1436,19 @@ class AgentMachine(RuleBasedStateMachine):
         timeout=st.sampled_from([0.0, 0.0, 0.02]),
         session=st.sampled_from([SESSION, OTHER_SESSION]),
         depth=st.integers(0, 1),
-        pid=st.sampled_from([0, 0, 0, 1000, 1001, 1077]),
+        only=st.sampled_from([{}, {}, {}, LIMITED, *map(pinned, (1000, 1001, 1077))]),
     )
     def run(
-        self, count: int, function: bytes, with_body: bool, session: int, timeout: float, pid: int, **level: int
+        self,
+        count: int,
+        function: bytes,
+        with_body: bool,
+        session: int,
+        timeout: float,
+        only: dict[str, Any],
+        **level: int,
     ) -> None:
-        group: dict[str, Any] = {"function": function, "session": session, "timeout_seconds": timeout, **level}
-        group["worker"] = worker_id(bytes(16), pid) if pid else b""
+        group = {"function": function, "session": session, "timeout_seconds": timeout, **level, **only}
         self.host.run(count, with_body, **group)
 
     @rule(data=st.data(), count=st.integers(1, 3))

@@ -89,7 +89,7 @@ class AgentCore:
         self.workers = Workers(config.workers, config.names, config.preload)
         self.functions = FunctionTable(config.task_timeout_seconds)
         self._results = ResultBuffer(config.name)
-        self.in_flight = InFlight(self.workers, self.functions, self._results)
+        self.in_flight = InFlight(self.workers, self.functions, self._results, dict(config.consumables))
         self._deaths = Deaths(self.workers, self.in_flight, config.host, config.secret)
         self._nesting = Nesting(self.workers, self.in_flight)
         self._memory = MemoryLimit(self.workers, self.in_flight, config.memory_limit_per_worker, config.host)
@@ -175,13 +175,8 @@ class AgentCore:
         """Make every pending decision once; returns the effects in order."""
         in_flight = self.in_flight
         self._do_what_is_due(now)
-        if in_flight.pinned:
-            in_flight.send_pinned(now)
-        if in_flight.waiting:
-            in_flight.assign(now)
-        elif self.workers.idle and self.workers.running:
-            in_flight.steal(now)
-        self._effects += self.workers.balance(len(in_flight.waiting), now)
+        in_flight.send_waiting(now)
+        self._effects += self.workers.balance(in_flight.waiting_count, now)
         if self._listing and self.workers.is_complete:
             self._list_processes()
         self._effects += self._failed.settle(now)
@@ -251,7 +246,7 @@ class AgentCore:
 
     def take_status(self, stats: HostStats) -> AgentStatus:
         """The status to report to the scheduler; its deaths are those since the last call."""
-        status = agent_status(self.workers, len(self.in_flight.waiting), stats, self._memory.lone_task_bytes)
+        status = agent_status(self.workers, self.in_flight.waiting_count, stats, self._memory.lone_task_bytes)
         self.workers.deaths.clear()
         return status
 
@@ -263,7 +258,7 @@ class AgentCore:
             self.in_flight.kept.release(message.tasks)
             self._learn(message, now)
             entries = self.functions.entries(message)
-            if any(group.worker for group in message.groups):
+            if any(group.worker or group.capability_names for group in message.groups):
                 self.in_flight.queue(entries, now)
             else:
                 self.in_flight.waiting.extend(entries)
@@ -273,8 +268,9 @@ class AgentCore:
                 self.in_flight.fail(run, task, Status.FAILED, payload)
 
     def _recall(self, message: Recall, now: float) -> None:
-        entries = self.in_flight.waiting.take_newest(message.count)
-        self.in_flight.give_back(run_ids(entries))
+        limited = self.in_flight.limited.take_newest(message.count)
+        entries = self.in_flight.waiting.take_newest(message.count - len(limited))
+        self.in_flight.give_back(run_ids((*limited, *entries)))
 
     def _resend(self, message: Resend, now: float) -> None:
         for task in message.tasks:
@@ -318,7 +314,12 @@ class AgentCore:
     def _unfinished(self) -> list[Entry]:
         """Every run that has not ended and is not withdrawn."""
         in_flight = (e for worker in self.workers for e in worker.entries() if e[0] not in worker.withdrawn)
-        return [*in_flight, *self.in_flight.waiting, *self.in_flight.pinned, *self.functions.parked_entries()]
+        return [*in_flight, *self._queued()]
+
+    def _queued(self) -> list[Entry]:
+        """Every run that is at no worker."""
+        in_flight = self.in_flight
+        return [*in_flight.waiting, *in_flight.limited, *in_flight.pinned, *self.functions.parked_entries()]
 
     def _link_lost(self, event: LinkLost, now: float) -> None:
         self._stop(1, f"the scheduler is lost: {event.reason}")
@@ -396,7 +397,7 @@ class AgentCore:
         self.workers.check()
         self.in_flight.kept.check()
         flying = [entry for worker in self.workers for entry in worker.entries()]
-        runs = run_ids([*flying, *self.in_flight.waiting, *self.in_flight.pinned, *self.functions.parked_entries()])
+        runs = run_ids([*flying, *self._queued()])
         assert len(runs) == len(set(runs)), "a run is in two states"
         assert not {entry[TASK] for entry in self._unfinished()}.intersection(self.in_flight.kept), (
             "kept, and has a run"

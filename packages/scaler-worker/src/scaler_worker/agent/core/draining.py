@@ -105,10 +105,12 @@ class Draining:
             self._in_flight.effects.append(ResizeDone())
         if self._workers.slots:
             return
-        waiting = self._in_flight.waiting.take_newest(len(self._in_flight.waiting))
+        in_flight = self._in_flight
+        limited = in_flight.limited.take_newest(len(in_flight.limited))
+        waiting = in_flight.waiting.take_newest(len(in_flight.waiting))
         parked = self._functions.remove(set(run_ids(self._functions.parked_entries())))
-        if waiting or parked:
-            self._in_flight.give_back(run_ids((*waiting, *parked)))
+        if waiting or limited or parked:
+            in_flight.give_back(run_ids((*waiting, *limited, *parked)))
         if self._over or self._stays:
             return
         if now >= self.deadline:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Final
 
@@ -18,6 +18,7 @@ from scaler_protocol.profiles import NO_PROFILE
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.functions import FunctionTable
 from scaler_worker.agent.core.kept_outcomes import KeptOutcomes
+from scaler_worker.agent.core.limited_runs import LimitedRuns
 from scaler_worker.agent.core.pinned_runs import PinnedRuns
 from scaler_worker.agent.core.records import (
     GROUP,
@@ -50,9 +51,14 @@ RETRY_SECONDS: Final = 0.05
 class InFlight:
     """The runs of one agent, from waiting to ended."""
 
-    def __init__(self, workers: Workers, functions: FunctionTable, results: ResultBuffer) -> None:
+    def __init__(
+        self, workers: Workers, functions: FunctionTable, results: ResultBuffer, consumables: Mapping[str, int]
+    ) -> None:
         self.waiting = WaitingRuns()
         self.pinned = PinnedRuns()
+        self.limited = LimitedRuns(consumables)
+        self._kept_free: set[int] = set()
+        """Workers that are sent nothing ahead, since limited runs wait for one."""
         self.kept = KeptOutcomes()
         self.effects: list[events.AgentEffect] = []
         self.needed: dict[bytes, None] = {}
@@ -66,9 +72,25 @@ class InFlight:
         self._functions = functions
         self._results = results
 
+    @property
+    def waiting_count(self) -> int:
+        """Runs that wait for a worker."""
+        return len(self.waiting) + len(self.limited)
+
     # --- assigning --------------------------------------------------------------------------------------------------
 
-    def assign(self, now: float) -> None:
+    def send_waiting(self, now: float) -> None:
+        """Send waiting runs to workers, or let idle workers have what was sent to others."""
+        if self.pinned:
+            self._send_pinned(now)
+        if self.limited:
+            self._send_limited(now)
+        if self.waiting:
+            self._assign(now)
+        elif self._workers.idle and self._workers.running:
+            self._steal(now)
+
+    def _assign(self, now: float) -> None:
         """Send waiting runs to workers that are idle or nearly idle."""
         waiting, workers = self.waiting, self._workers
         while waiting and workers.idle and (free := workers.slots - len(workers.running)) > 0:
@@ -82,7 +104,7 @@ class InFlight:
             if not waiting:
                 return
             head = worker.datagrams[0]
-            if worker.pid in self.pinned:
+            if worker.pid in self.pinned or (self.limited and worker.number in self._kept_free):
                 continue
             if now < head.since + head.patience:  # otherwise its run may take long
                 self._send_batch(worker, frames.COUNT_LIMIT, now)
@@ -117,14 +139,30 @@ class InFlight:
         self.effects.append(events.RecallTail(worker.number))
         return True
 
+    def _send_limited(self, now: float) -> None:
+        """Start the limited runs that may start, on idle workers; where none is idle, keep the next ones free for them.
+
+        Such a run is alone in its datagram, so that it begins at once.
+        """
+        workers = self._workers
+        self._kept_free.clear()
+        nearly_idle = sorted(workers.refillable.values(), key=_expected_end)
+        current = [entry for worker in workers if (entry := worker.next_entry()) is not None]
+        for entry in self.limited.startable(current):
+            if workers.idle and len(workers.running) < workers.slots:
+                self.limited.remove((entry[RUN],))
+                self._send(next(iter(workers.idle.values())), [entry], now)
+            elif nearly_idle:
+                self._kept_free.add(nearly_idle.pop(0).number)
+
     def queue(self, entries: Sequence[Entry], now: float) -> None:
-        """Queue new runs, some of which are pinned: these go before what is queued behind the present run."""
-        self.waiting.extend(self.pinned.sort_out(entries))
+        """Queue new runs, some of which are limited or pinned: the latter go before what is queued behind a run."""
+        self.waiting.extend(self.limited.sort_out(self.pinned.sort_out(entries)))
         for pid in self.pinned.pids:
             if (worker := self._workers.find(pid)) is not None:
                 self.reclaim(worker)
 
-    def send_pinned(self, now: float) -> None:
+    def _send_pinned(self, now: float) -> None:
         """Send pinned runs to their workers where these are idle; fail those whose worker ends or is gone."""
         for pid in self.pinned.pids:
             worker = self._workers.find(pid)
@@ -136,7 +174,7 @@ class InFlight:
             elif not worker.datagrams:
                 self._send(worker, [self.pinned.take(pid)], now)
 
-    def steal(self, now: float) -> None:
+    def _steal(self, now: float) -> None:
         """Work stealing: nothing waits and a worker is idle, so recall datagrams that other workers have not read."""
         wanted = min(len(self._workers.idle), self._workers.slots - len(self._workers.running))
         for number in self._workers.running:
@@ -360,7 +398,7 @@ class InFlight:
 
     def requeue(self, entries: Sequence[Entry]) -> None:
         """Put runs that were not started back to the front."""
-        self.waiting.requeue(self.pinned.sort_out(entries, first=True))
+        self.waiting.requeue(self.limited.sort_out(self.pinned.sort_out(entries, first=True), first=True))
 
     # --- reclaiming and stopping ------------------------------------------------------------------------------------
 
@@ -417,7 +455,8 @@ class InFlight:
     def withdraw(self, message: Withdraw, now: float) -> None:
         """Withdraw runs in any state; each is reported CANCELLED at once."""
         runs = set(message.runs)
-        for entry in (*self.waiting.remove(runs), *self.pinned.remove(runs), *self._functions.remove(runs)):
+        queued = (*self.waiting.remove(runs), *self.limited.remove(runs), *self.pinned.remove(runs))
+        for entry in (*queued, *self._functions.remove(runs)):
             self.fail(entry[RUN], entry[TASK], Status.CANCELLED, b"")
         for worker in self._workers:
             hit = [entry for entry in worker.entries() if entry[RUN] in runs and entry[RUN] not in worker.withdrawn]

@@ -161,7 +161,7 @@ class Nesting:
 
     def resolve_deadlock(self, why: str, now: float) -> None:
         """Resolve a deadlock: if all workers are blocked and none can be started, stop the deepest blocked task."""
-        if not (self._in_flight.waiting and self._workers.is_stuck(now)):
+        if not (self._in_flight.waiting_count and self._workers.is_stuck(now)):
             return
         waiting = [(entry, worker) for worker in self._workers if worker.blocked and (entry := worker.next_entry())]
         if waiting:

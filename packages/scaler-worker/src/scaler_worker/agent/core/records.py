@@ -46,6 +46,8 @@ class AgentConfig:
     """Bytes that the task of one worker may use; 0 is no limit."""
     scheduler: str = ""
     """The address of the scheduler, for error messages."""
+    consumables: tuple[tuple[str, int], ...] = ()
+    """How much the host has of each consumable."""
 
 
 class FunctionKind:
@@ -74,9 +76,9 @@ class FunctionKind:
 
 
 class TaskGroup:
-    """Tasks that share function kind, priority, depth and timeout."""
+    """Tasks that share function kind, priority, depth, timeout and what they take."""
 
-    __slots__ = ("depth", "kind", "level", "pid", "priority", "timeout")
+    __slots__ = ("depth", "kind", "level", "pid", "priority", "takes", "timeout")
 
     def __init__(self, group: Group, kind: FunctionKind, default_timeout: float) -> None:
         self.kind = kind
@@ -84,6 +86,8 @@ class TaskGroup:
         self.level = (-group.priority, -group.depth)
         self.pid = pid_of(group.worker)
         """The only worker that may run the tasks; 0: any."""
+        self.takes = tuple(zip(group.capability_names, group.capability_values, strict=True))
+        """What each run takes of the host's consumables."""
         # A NaN is no timeout either: the comparison is false for it.
         self.timeout = group.timeout_seconds if group.timeout_seconds > 0 else default_timeout
 

@@ -1,0 +1,69 @@
+"""The runs of an agent that take consumables of its host. Pure.
+
+The scheduler sends no more of them than fit. But runs that it has given up, or withdrawn, go on for a while, and it
+does not know what a run takes that began before its own restart: so a run starts here only when what it takes is free.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from scaler_worker.agent.core.records import GROUP, RUN, Entry
+
+
+class LimitedRuns:
+    """Runs that wait until what they take of `totals` is free: by priority and depth, then in order of arrival."""
+
+    def __init__(self, totals: Mapping[str, int]) -> None:
+        self._totals = dict(totals)
+        self._runs: list[Entry] = []
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._runs)
+
+    def sort_out(self, entries: Sequence[Entry], *, first: bool = False) -> Sequence[Entry]:
+        """Keep those that take consumables, before others of their level if `first`; returns the rest."""
+        if not any(entry[GROUP].takes for entry in entries):
+            return entries
+        limited = [entry for entry in entries if entry[GROUP].takes]
+        self._runs = sorted([*limited, *self._runs] if first else [*self._runs, *limited], key=_level)
+        return [entry for entry in entries if not entry[GROUP].takes]
+
+    def startable(self, current: Iterable[Entry]) -> list[Entry]:
+        """The waiting runs that may all start now, beside the current runs of the workers.
+
+        None overtakes another one that waits for the same consumable.
+        """
+        free = Counter(self._totals)
+        for entry in current:
+            free.subtract(dict(entry[GROUP].takes))
+        found: list[Entry] = []
+        claimed: set[str] = set()
+        for entry in self._runs:
+            takes = dict(entry[GROUP].takes)
+            if claimed.isdisjoint(takes) and all(free[name] >= wanted for name, wanted in takes.items()):
+                found.append(entry)
+                free.subtract(takes)
+            else:
+                claimed.update(takes)
+        return found
+
+    def remove(self, runs: Collection[int]) -> list[Entry]:
+        """Remove and return those of `runs` that wait here."""
+        removed = [entry for entry in self._runs if entry[RUN] in runs]
+        self._runs = [entry for entry in self._runs if entry[RUN] not in runs]
+        return removed
+
+    def take_newest(self, count: int) -> list[Entry]:
+        """Remove and return up to `count` runs from the back."""
+        at = max(0, len(self._runs) - count)
+        taken, self._runs = self._runs[at:], self._runs[:at]
+        return taken
+
+
+def _level(entry: Entry) -> tuple[int, int]:
+    return entry[GROUP].level
