@@ -216,9 +216,10 @@ class Dispatch:
         """Suspects go first, and stay on the agents that were chosen to keep them apart."""
         agents, changed = self._state.agents.values(), bool(self._state.with_room)
         for agent, task in self._state.suspects.assign(agents, changed=changed):
-            tasks = _with_chains(agent, [task], agent.active)
-            self._add_load(agent, tasks)
-            self._start(agent, tasks)
+            if not self._start_sharing(agent, [task]):
+                tasks = with_followers([task], _room_ahead(agent, agent.active + 1))
+                self._add_load(agent, tasks)
+                self._start(agent, tasks)
 
     def _start_nested(self) -> None:
         """Tasks of parents that run outside of their agent's host go there at once, whatever waits there already.
@@ -289,29 +290,29 @@ class Dispatch:
                 break  # no lane was offered: no task waits for this class
             heapq.heappop(heap)
             if taken:
-                self._list_room(agent, active + self._give(agent, taken, active, plan))
+                if parts and self._start_sharing(agent, taken):
+                    tasks = taken
+                else:
+                    tasks = with_followers(taken, _room_ahead(agent, active + len(taken)))
+                    self._add_load(agent, tasks)
+                    plan.setdefault(agent, []).extend(tasks)
+                self._list_room(agent, active + len(tasks))
         for entry in passed_over:
             heapq.heappush(heap, entry)
 
-    def _give(self, agent: AgentRecord, taken: list[TaskRecord], active: int, plan: Plan) -> int:
-        """Plan these tasks, which are of one lane, for an agent; returns how many it gets.
-
-        What takes consumables is started at once: what is left is counted by runs, and depends on the agent.
-        """
-        if taken[0].group.lane.requirement.share_of(agent.worker_class):
-            self._add_load(agent, taken)
-            self._start(agent, taken)
-            return len(taken)
-        tasks = _with_chains(agent, taken, active)
+    def _start_sharing(self, agent: AgentRecord, tasks: list[TaskRecord]) -> bool:
+        """Start these tasks, of one lane, at once if they take consumables: what is left is counted by runs."""
+        if not tasks[0].group.lane.requirement.share_of(agent.worker_class):
+            return False
         self._add_load(agent, tasks)
-        plan.setdefault(agent, []).extend(tasks)
-        return len(tasks)
+        self._start(agent, tasks)
+        return True
 
     def _room(self, agent: AgentRecord, active: int, lane: LaneRecord) -> int:
         """How many tasks of this lane the agent, which has `active` ones, should be given now."""
         most = min(agent.window, agent.workers * agent.queue_size) - active
         idle = agent.workers - active
-        if (left := room_for(agent, lane.requirement)) is not None:
+        if agent.consumables is not None and (left := room_for(agent, lane.requirement)) is not None:
             most, idle = min(most, left), min(idle, left)
         if most <= 0:
             return max(0, idle)
@@ -354,7 +355,8 @@ class Dispatch:
             task.state, task.agent, task.run = ASSIGNED, agent, run
             runs[run] = task
             run += 1
-        note_runs(agent, tasks)
+        if agent.consumables is not None:
+            note_runs(agent, tasks)
         agent.progressed = True
         self._changed[agent] = None
         for group in groups:
@@ -490,13 +492,6 @@ class Dispatch:
                 assert (0 < agent.workers < agent.active) == (agent in self._overloaded), agent.name
         assert self._idle_workers == {found: count for found, count in by_class.items() if count}
         assert all(self._state.agents.get(agent.peer) is agent for agent in (*self._overloaded, *self._changed))
-
-
-def _with_chains(agent: AgentRecord, tasks: list[TaskRecord], active: int) -> list[TaskRecord]:
-    """These tasks, of one lane, with the chains that they begin there; those that take consumables begin none."""
-    if tasks[0].group.lane.requirement.share_of(agent.worker_class):
-        return tasks
-    return with_followers(tasks, _room_ahead(agent, active + len(tasks)))
 
 
 def _room_ahead(agent: AgentRecord, active: int) -> int:

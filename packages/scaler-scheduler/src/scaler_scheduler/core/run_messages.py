@@ -35,7 +35,7 @@ def run_message(agent: AgentRecord, tasks: Sequence[TaskRecord], ids: Sequence[i
         }
     return Run(
         tasks[0].run,
-        [_group_for(agent, group) for group in groups],
+        [group.for_agents if agent.consumables is None else _group_for(agent, group) for group in groups],
         ids,
         Payloads([task.call for task in tasks]),
         task_groups=[groups[task.group] for task in tasks] if len(groups) > 1 else (),
