@@ -5,9 +5,11 @@ Here pycapnp reads the schema and writes messages, so that tests compare two imp
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, cast, get_args
 
 import capnp
 import pytest
@@ -40,6 +42,15 @@ _FEW = 20
 """Bytes of what a test draws, where more are allowed."""
 
 
+Made = TypeVar("Made", bound=Callable[..., Any])
+
+
+def made_once(function: Made) -> Made:
+    """functools.cache, whose types refuse type[Any] as an argument."""
+    return cast("Made", functools.cache(function))
+
+
+@made_once
 def schema_types(kind: type[Any]) -> dict[str, tuple[str, bool]]:
     """For every attribute its type in the schema, and whether it is a list of that."""
     found = {}
@@ -58,6 +69,7 @@ def snake(name: str) -> str:
     return re.sub("([A-Z])", lambda match: "_" + match[1].lower(), name)
 
 
+@made_once
 def limits_of(kind: type[Any]) -> dict[str, Limit]:
     """For every attribute what it may be."""
     return {
@@ -72,6 +84,7 @@ def texts(limit: Text) -> st.SearchStrategy[str]:
     return st.text(plain if limit.without else anything, min_size=limit.least, max_size=8)
 
 
+@made_once
 def allowed(limit: Limit) -> st.SearchStrategy[Any]:
     """Values within a limit."""
     if isinstance(limit, Whole):
@@ -91,6 +104,7 @@ def allowed(limit: Limit) -> st.SearchStrategy[Any]:
     return groups()
 
 
+@made_once
 def refused(limit: Limit, element: str) -> st.SearchStrategy[Any] | None:
     """Values out of a limit that a field of this type can carry, if there are any."""
     if isinstance(limit, Whole):
@@ -113,6 +127,7 @@ def refused(limit: Limit, element: str) -> st.SearchStrategy[Any] | None:
     return None
 
 
+@made_once
 def foreign(limit: Limit) -> st.SearchStrategy[Any]:
     """Values of another type, or such as no field can carry. What is false is written as the default of its type."""
     values = {Text: ["name\udc80", 1, b"name"], Bytes: ["text", 1], Flag: [2, "yes"]}
@@ -188,6 +203,7 @@ def smallest(limit: Limit) -> Any:
     return False if isinstance(limit, Flag) else ()
 
 
+@made_once
 def smallest_of(kind: type[Any]) -> Any:
     """The smallest message of this class."""
     values = {name: smallest(limit) for name, limit in limits_of(kind).items()}
