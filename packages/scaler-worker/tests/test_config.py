@@ -37,3 +37,18 @@ def test_quantities_that_a_host_can_not_have(
     with pytest.raises(SystemExit):
         COMMAND.read(["tcp://127.0.0.1:1", *words])
     assert what in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("--gpus", "2,x"), "'x' is no GPU: give auto, or numbers and UUIDs as nvidia-smi shows them, like 0,1"),
+        (("--gpus", "0", "-pwc", "gpu=1"), "leave gpu out of capabilities"),
+        (("--gpus", "0", "-hc", "gpu=1"), "leave gpu out of capabilities"),
+        (("--gpus", "0", "--env", "CUDA_VISIBLE_DEVICES=1"), "leave CUDA_VISIBLE_DEVICES out of --env"),
+    ],
+)
+def test_gpus_that_workers_can_not_have(words: tuple[str, ...], what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        COMMAND.read(["tcp://127.0.0.1:1", *words])
+    assert what in capsys.readouterr().err

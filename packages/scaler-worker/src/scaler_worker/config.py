@@ -20,6 +20,7 @@ from scaler_io.service.options import (
 )
 from scaler_protocol.addresses import Address
 from scaler_protocol.capabilities import parse_capabilities, parse_quantities
+from scaler_protocol.gpus import GPU, VISIBLE, gpu_names
 from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import OUTPUT_BYTES, QUEUE_SIZE, WORKER_BYTES, WORKER_NAME
@@ -92,6 +93,7 @@ class ClusterConfig(ServiceOptions):
     threads_per_worker: int | None
     output_limit_per_task: int
     env: tuple[tuple[str, str], ...]
+    gpus: tuple[str, ...]
     preload: str | None
     worker_manager_id: str
     unit_id: str
@@ -120,6 +122,10 @@ class ClusterConfig(ServiceOptions):
                 f"--host-capabilities: {min(both)} is in --per-worker-capabilities, too: give it as what each worker "
                 "offers, or as what all of them have together"
             )
+        if self.gpus and GPU in {*self.per_worker_capabilities, *self.host_capabilities}:
+            raise UsageError(f"--gpus: workers that see a GPU offer {GPU}=1 by that; leave {GPU} out of capabilities")
+        if self.gpus and VISIBLE in dict(self.env):
+            raise UsageError(f"--gpus: it says which GPU each worker sees; leave {VISIBLE} out of --env")
         for name in self.worker_names:
             if fault := WORKER_NAME.fault(name):
                 raise UsageError(f"--worker-names: a name {fault}")
@@ -240,6 +246,13 @@ COMMAND: Final = Command(
             default=(),
             repeated=True,
             metavar="NAME=VALUE",
+        ),
+        Option(
+            ("--gpus",),
+            "give each worker a GPU of its own, which it offers as gpu=1: auto, or numbers and UUIDs of GPUs, like 0,1."
+            " Workers beyond their number see none",
+            gpu_names,
+            default=(),
         ),
         Option(
             ("--preload",),

@@ -50,7 +50,7 @@ class ScriptedProcesses:
         self.renewals: list[Exception | None] = []
         self._log = log
 
-    def start(self, number: int, name: str) -> None:
+    def start(self, number: int, name: str, gpu: str | None) -> None:
         self.channels[number] = SimpleNamespace(end=lambda: self._log.append(("end", number)))
 
     def kill(self, number: int) -> None:

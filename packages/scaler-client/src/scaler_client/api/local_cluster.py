@@ -49,6 +49,8 @@ class SchedulerClusterCombo:
         n_workers: number of worker processes, 0 to 4,096.
         address, object_storage_address, monitor_address: where the services listen; free ports on loopback by default.
         per_worker_capabilities: what each worker offers, by name; -1 for presence, otherwise a quantity.
+        gpus: give each worker a GPU of its own, which it offers as `gpu=1`: `"auto"`, or numbers and UUIDs; workers
+            beyond their number see none.
         host_capabilities: quantities that the workers have together; a task that requires some takes it while it runs.
         max_number_of_tasks_waiting: clients wait before they submit more than this and one task for each worker; -1 for
             no limit.
@@ -130,6 +132,7 @@ class SchedulerClusterCombo:
         memory_limit_per_worker: int | str = 0,
         threads_per_worker: int | None = None,
         host_capabilities: Mapping[str, int] | None = None,
+        gpus: str | Sequence[int | str] | None = None,
         output_limit_per_task: int | str = 0,
         journal: str | os.PathLike[str] | None = None,
         journal_sync: str = "normal",

@@ -17,6 +17,7 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.byte_counts import parse_bytes
 from scaler_protocol.capabilities import capabilities, parse_capabilities, parse_quantities
 from scaler_protocol.errors import AddressError, CapabilityError
+from scaler_protocol.gpus import GPU, gpu_names
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import OUTPUT_BYTES, QUEUE_SIZE, SECONDS, SIZE, WORKER_BYTES
 from scaler_protocol.ranges import Text, Whole, shown
@@ -81,6 +82,7 @@ class LocalClusterConfig:
     monitor_address: str | None
     per_worker_capabilities: str | None
     host_capabilities: str | None
+    gpus: str | None
     max_number_of_tasks_waiting: int
     heartbeat_interval_seconds: float
     client_timeout_seconds: float
@@ -140,6 +142,8 @@ class LocalClusterConfig:
                 f"host_capabilities and per_worker_capabilities both have {min(both)}: give it as what each worker"
                 " offers, or as what all of them have together"
             )
+        if self.gpus is not None and GPU in {*offered, *together}:
+            raise ValueError(f"gpus: workers that see a GPU offer {GPU}=1 by that; leave {GPU} out of capabilities")
         if self.spill_limit is not None and self.spill_directory is None:
             raise ValueError(f"spill_limit is {self.spill_limit}, but there is no spill_directory: give both, or none")
 
@@ -155,6 +159,7 @@ class LocalClusterConfig:
             "per_worker_task_queue_size": self.per_worker_queue_size or self.per_worker_task_queue_size,
             "per_worker_capabilities": self.per_worker_capabilities or None,
             "host_capabilities": self.host_capabilities or None,
+            "gpus": self.gpus,
         }
         return [*self._logging_options(), *self._options(_CLUSTER_OPTIONS), *_options(others)]
 
@@ -308,6 +313,18 @@ def _quantities(name: str, value: Any) -> str:
     return text
 
 
+def _gpus(name: str, value: Any) -> str:
+    """In the form of the command line."""
+    if not isinstance(value, str | Sequence) or isinstance(value, bytes):
+        raise TypeError(f"{name} is {shown(value)}, not a text or a list of numbers and UUIDs, like [0, 1]")
+    text = value if isinstance(value, str) else ",".join(map(str, value))
+    try:
+        gpu_names(text)
+    except ValueError as error:
+        raise ValueError(f"{name} is {shown(value)}: {error}") from None
+    return text
+
+
 _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "n_workers": _whole(WORKERS),
     "address": _own_address,
@@ -315,6 +332,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "monitor_address": _monitor_address,
     "per_worker_capabilities": _capabilities,
     "host_capabilities": _quantities,
+    "gpus": _gpus,
     "max_number_of_tasks_waiting": _whole(Whole(-1, SIZE.most)),
     "heartbeat_interval_seconds": _positive_seconds,
     "client_timeout_seconds": _positive_seconds,
@@ -350,6 +368,7 @@ _OPTIONAL: Final = frozenset(
         "monitor_address",
         "per_worker_capabilities",
         "host_capabilities",
+        "gpus",
         "per_worker_queue_size",
         "logging_config_file",
         "preload",

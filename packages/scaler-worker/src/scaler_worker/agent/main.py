@@ -24,6 +24,7 @@ from scaler_io.service.process import become_subreaper, ending
 from scaler_io.transport.in_process import AnyDialer, InProcessDialer, InProcessListener
 from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.addresses import Address
+from scaler_protocol.gpus import GPU
 from scaler_protocol.handshake import Hello
 from scaler_protocol.plurals import counted
 from scaler_worker.agent.core.core import AgentCore
@@ -71,7 +72,7 @@ async def work(
     core = AgentCore(_agent_config(config, forking, name, host))
     loop = asyncio.get_running_loop()
     in_process = isinstance(scheduler, InProcessListener)
-    hello = _hello(config, name, host)
+    hello = _hello(config, forking, name, host)
     uplink = Uplink(hello, loop.time(), timeout_seconds=config.death_timeout_seconds, in_process=in_process)
     credentials = config.credentials(WORKER_KEYS)
     replicas = _host_replicas(forking, name, credentials)
@@ -137,8 +138,13 @@ def _agent_config(config: ClusterConfig, forking: Forking, name: str, host: str)
         config.drain_timeout_seconds,
         config.memory_limit_per_worker,
         str(config.address),
-        tuple(config.host_capabilities.items()),
+        tuple(_consumables(config, forking).items()),
+        forking.gpus,
     )
+
+
+def _consumables(config: ClusterConfig, forking: Forking) -> dict[str, int]:
+    return {**config.host_capabilities, **({GPU: len(forking.gpus)} if forking.gpus else {})}
 
 
 def _host_replicas(forking: Forking, name: str, credentials: Credentials | None) -> HostReplicas:
@@ -183,14 +189,18 @@ async def _maintain(replicas: HostReplicas, connected: asyncio.Event) -> None:
             await asyncio.wait_for(connected.wait(), UNUSED_SECONDS / 2)
 
 
-def _hello(config: ClusterConfig, name: str, host: str) -> Hello:
+def _hello(config: ClusterConfig, forking: Forking, name: str, host: str) -> Hello:
     return agent_hello(
         name=name,
         host=host,
         workers=config.num_of_workers,
         queue_size=config.per_worker_task_queue_size,
-        capabilities={**config.per_worker_capabilities, **config.host_capabilities},
-        consumables=config.host_capabilities,
+        capabilities={
+            **config.per_worker_capabilities,
+            **config.host_capabilities,
+            **({GPU: 1} if forking.gpus else {}),
+        },
+        consumables=_consumables(config, forking),
         manager=config.worker_manager_id,
         unit=config.unit_id,
     )

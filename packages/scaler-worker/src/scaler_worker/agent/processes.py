@@ -37,15 +37,16 @@ class WorkerProcesses:
         self._crashes = CrashReports()
         self._unkillable: list[WorkerExit] = []
 
-    def start(self, number: int, name: str) -> WorkerChannel:
-        """Request a worker from the template; raises OSError, and then leaves nothing behind."""
+    def start(self, number: int, name: str, gpu: str | None) -> WorkerChannel:
+        """Request a worker from the template, maybe one that sees this GPU or none; raises OSError, and then leaves
+        nothing behind."""
         channel = WorkerChannel()
         try:
             faults = self._crashes.open(number)
             try:
                 cells = self._forking.shared.cells(number)
                 cells[RUN], cells[REVOKED] = NO_RUN, 0
-                self.template.request(number, name, (*channel.worker_ends(), faults))
+                self.template.request(number, name, gpu, (*channel.worker_ends(), faults))
             finally:
                 os.close(faults)
         except BaseException:

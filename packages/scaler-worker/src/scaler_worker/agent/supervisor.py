@@ -43,7 +43,7 @@ class WorkerSupervisor:
 
     def start(self, effect: events.StartWorker) -> None:
         """Request a worker from the template; raises OSError."""
-        self._processes.start(effect.worker, effect.name)
+        self._processes.start(effect.worker, effect.name, effect.gpu)
         self._reader.watch(effect.worker)
 
     def kill(self, effect: events.KillWorker) -> None:

@@ -20,19 +20,20 @@ import socket
 import struct
 import sys
 import types
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Final, NoReturn
 
 from scaler_io.descriptors import restore_limit
 from scaler_io.interpreters import words_of
 from scaler_io.service.process import become_subreaper, continue_after_parent
+from scaler_protocol.gpus import VISIBLE
 from scaler_worker.config import WorkerConfig
 from scaler_worker.ipc.families import end_children, kill_children
 from scaler_worker.ipc.shared_state import SharedState
 from scaler_worker.worker.process import DESCRIPTORS, WorkerDescriptors, run_worker
 
 REQUEST: Final = struct.Struct("=I")
-"""Number of the worker to fork; its name follows, its descriptors are passed along."""
+"""Number of the worker to fork; its name and GPU follow as JSON, its descriptors are passed along."""
 REPORT: Final = struct.Struct("=BIiiQ")
 """Kind, number of the worker, process id, wait status (or errno), peak memory in bytes."""
 NESTING_MODULES: Final = ("scaler_client.api.client", "scaler_client.runtime.connection", "scaler_client.api.map")
@@ -82,20 +83,24 @@ class Template:
             self._report(NOT_FORKED, number, 0, error.errno or 0, 0)
         else:
             if not pid:
-                self._become_worker(number, request[REQUEST.size :].decode(), descriptors)
+                name, gpu = json.loads(request[REQUEST.size :])
+                self._become_worker(number, name, gpu, descriptors)
             self._numbers[pid] = number
             self._report(FORKED, number, pid, 0, 0)
         for descriptor in descriptors:
             os.close(descriptor)
         return True
 
-    def _become_worker(self, number: int, name: str, descriptors: list[int]) -> NoReturn:
+    def _become_worker(self, number: int, name: str, gpu: str | None, descriptors: list[int]) -> NoReturn:
         self._requests.close()
         for descriptor in self._wake:
             os.close(descriptor)
         _offer_to_be_killed()
         ends = WorkerDescriptors(*descriptors)
-        run_worker(ends, self._lifeline, self._shared, number, name, self._config)
+        config = self._config
+        if gpu is not None:
+            config = replace(config, environment=(*config.environment, (VISIBLE, gpu)))
+        run_worker(ends, self._lifeline, self._shared, number, name, config)
 
     def _reap(self) -> None:
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import sys
@@ -14,6 +15,7 @@ from scaler_io.service.memory_limits import allowed_bytes, default_directory, fr
 from scaler_io.service.runtime_dirs import HostDirectory
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_worker.config import WORKERS_LIMIT, ClusterConfig, WorkerConfig
+from scaler_worker.forking.host_gpus import find_gpus, nvidia_listing
 from scaler_worker.forking.template import REPORT, REQUEST, run_template, spawn_arguments
 from scaler_worker.ipc.shared_state import SharedState
 from scaler_worker.worker.environment import worker_environment
@@ -75,9 +77,9 @@ class TemplateLink:
         """The descriptor to wait on."""
         return self._channel.fileno()
 
-    def request(self, number: int, name: str, descriptors: Sequence[int]) -> None:
+    def request(self, number: int, name: str, gpu: str | None, descriptors: Sequence[int]) -> None:
         """Request a worker; raises OSError if the template has exited or its queue is full."""
-        socket.send_fds(self._channel, [REQUEST.pack(number) + name.encode()], descriptors)
+        socket.send_fds(self._channel, [REQUEST.pack(number) + json.dumps([name, gpu]).encode()], descriptors)
 
     def reports(self) -> tuple[list[Report], bool]:
         """The reports that have arrived, and whether the template is alive."""
@@ -106,6 +108,8 @@ class Forking:
     lifeline: int
     shared: SharedState
     config: WorkerConfig
+    gpus: tuple[str, ...] = ()
+    """The GPUs that workers are given, one each."""
 
     @classmethod
     @contextlib.contextmanager
@@ -121,6 +125,7 @@ class Forking:
         limit = config.object_cache_limit
         if limit is None:
             limit = int(CACHE_SHARE * allowed_bytes())
+        gpus = find_gpus(config.gpus, os.environ, nvidia_listing)
         directory = default_directory(limit)
         # Locked while this process, or one forked from it, lives.
         with HostDirectory(directory) as cache:
@@ -141,4 +146,4 @@ class Forking:
             shared = SharedState.create(WORKERS_LIMIT + BLOCKED_AND_SPARE)
             template = TemplateLink.fork(lifeline, shared, worker_config)
             descriptors.raise_limit()
-            yield cls(template, lifeline[0], shared, worker_config)
+            yield cls(template, lifeline[0], shared, worker_config, gpus)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from scaler_io.security.key_files import INSECURE_VARIABLE, KEYS_VARIABLE
+from scaler_protocol.gpus import ORDER
 from scaler_worker.config import ClusterConfig
 
 THREAD_VARIABLES: Final = (
@@ -28,6 +29,8 @@ def worker_environment(config: ClusterConfig, inherited: Mapping[str, str]) -> t
     if threads is None:
         threads = 0 if any(name in inherited for name in THREAD_VARIABLES) else 1
     values = dict.fromkeys(THREAD_VARIABLES, str(threads)) if threads else {}
+    if config.gpus and not ORDER.keys() & inherited:
+        values |= ORDER
     return tuple((values | dict(config.env) | _keys(config)).items())
 
 

@@ -132,13 +132,16 @@ class ModelWorker:
 class Host:
     """An agent's core, and the world around it."""
 
-    def __init__(self, workers: int = 2, secret: bytes = b"", unstartable: str = "") -> None:
+    def __init__(
+        self, workers: int = 2, secret: bytes = b"", unstartable: str = "", gpus: tuple[str, ...] = ()
+    ) -> None:
         self.unstartable = unstartable
         """Why no worker can be started."""
         self.started: list[str] = []
         self.failing: set[type] = set()
         """Effects of these types fail, once."""
-        self.core = AgentCore(AgentConfig(workers, "agent", "host", secret=secret, consumables=(("license", 1),)))
+        has = (("license", 1), ("gpu", len(gpus) or 1))
+        self.core = AgentCore(AgentConfig(workers, "agent", "host", secret=secret, consumables=has, gpus=gpus))
         self.now = 100.0
         self.workers: dict[int, ModelWorker] = {}
         self.ran: set[int] = set()
@@ -205,8 +208,7 @@ class Host:
             assert worker.ready and worker.alive
             assert {entry[GROUP].pid for entry in effect.entries} <= {0, 1000 + effect.worker}
             worker.unread.append(events.SendTasks(effect.worker, effect.sequence, list(effect.entries)))
-            flying = [entry for each in self.core.workers for entry in each.entries()]
-            assert sum(bool(entry[GROUP].takes) for entry in flying) <= 1, "there is one license"
+            self.check_shares()
         elif isinstance(effect, events.RecallTail):
             self.recall(effect.worker, worker)
         elif isinstance(effect, events.ReadRun):
@@ -220,6 +222,16 @@ class Host:
             busy = unsaid or (worker.current is not None and worker.revoked < worker.current.sequence)
             assert isinstance(effect, events.KillWorker) or not (busy or worker.unread)
             worker.alive = False
+
+    def check_shares(self) -> None:
+        """No more is taken than there is; runs that need a GPU have one each."""
+        flying = [(each, entry[GROUP].takes) for each in self.core.workers for entry in each.entries()]
+        assert sum(takes == (("license", 1),) for _, takes in flying) <= 1
+        with_gpu = [each for each, takes in flying if takes == (("gpu", 1),)]
+        if self.core.workers.gpus:
+            assert len({each.gpu for each in with_gpu} - {""}) == len(with_gpu)
+        else:
+            assert len(with_gpu) <= 1
 
     def recall(self, number: int, worker: ModelWorker) -> None:
         """Read back what is unread: the agent and the worker read the same socket."""
@@ -1123,6 +1135,7 @@ def test_a_pinned_run_is_withdrawn_parked_and_told_to_another_scheduler() -> Non
 # --- what the host has a quantity of --------------------------------------------------------------------------------
 
 LIMITED: dict[str, Any] = {"capability_names": ("license",), "capability_values": (1,)}
+NEEDING_GPU: dict[str, Any] = {"capability_names": ("gpu",), "capability_values": (1,)}
 
 
 def running(host: Host) -> set[int]:
@@ -1180,6 +1193,69 @@ def test_a_run_that_waits_for_its_share_is_returned_withdrawn_parked_and_told_to
     assert host.returned == {last, told}
     host.drain()
     assert host.status == {withdrawn: Status.CANCELLED, begun: Status.VALUE}
+
+
+def gpus(host: Host) -> list[str]:
+    """What the living workers see, by number."""
+    return [worker.gpu for worker in host.core.workers if host.workers[worker.number].alive]
+
+
+def test_workers_see_a_gpu_each_and_those_beyond_none() -> None:
+    host = Host(4, gpus=("2", "GPU-a"))
+    assert gpus(host) == ["2", "GPU-a", "", ""]
+    host.ready_all()
+    plain = [*host.run(1), *host.run(1)]
+    assert {worker.gpu for worker in host.core.workers if worker.datagrams} == {""}, "the others are left to those"
+    [first], [second], [third] = host.run(1, **NEEDING_GPU), host.run(1, **NEEDING_GPU), host.run(1, **NEEDING_GPU)
+    assert running(host) == {*plain, first, second}
+    host.workers[0].begin()
+    host.die(0)
+    assert gpus(host)[-1] == "2", "the next worker sees what the last one saw"
+    host.drain()
+    assert host.status[third] == Status.VALUE
+
+
+def test_a_resized_agent_keeps_the_workers_that_see_a_gpu() -> None:
+    host = Host(4, gpus=("0", "1"))
+    host.ready_all()
+    host.handle(SCHEDULER, events.ResizeRequested(2))
+    assert gpus(host) == ["0", "1"]
+
+
+def test_a_child_has_the_gpu_that_its_parent_only_sees() -> None:
+    host = Host(1, gpus=("0",))
+    host.ready_all()
+    [parent] = host.run(1)
+    host.workers[0].begin()
+    host.handle(0, Blocked((parent,), (True,)))
+    host.ready_all()
+    [child] = host.run(1, depth=1, **NEEDING_GPU)
+    assert running(host) == {parent, child}
+    host.drain()
+    assert host.status[child] == Status.VALUE
+
+
+def test_another_worker_is_started_where_no_idle_one_sees_the_gpu() -> None:
+    host = Host(2, gpus=("0",))
+    host.ready_all()
+    other, parent = [*host.run(1), *host.run(1)]
+    host.workers[1].begin()
+    host.handle(1, Blocked((other,), (True,)))
+    host.ready_all()
+    host.handle(1, Blocked((other,), (False,)))
+    host.step(1)
+    host.workers[0].begin()
+    host.handle(0, Blocked((parent,), (True,)))
+    assert [worker.number for worker in host.core.workers if worker.gpu] == [0], "enough workers are idle"
+    [child] = host.run(1, depth=1, **NEEDING_GPU)
+    host.ready_all()
+    assert child in running(host)
+    host.drain()
+    host.handle(0, Blocked((parent,), (False,)))
+    host.drain()
+    host.now += 11.0
+    host.settle()
+    assert sorted(gpus(host)) == ["", "0"], "of two that see one GPU one is ended"
 
 
 def test_processes_are_listed_once_each_slot_has_one() -> None:
@@ -1414,9 +1490,9 @@ def test_an_effect_that_fails_ends_no_more_than_its_run(kind: type) -> None:
 class AgentMachine(RuleBasedStateMachine):
     """Anything, in any order."""
 
-    @initialize(workers=st.integers(1, 3), warm=st.booleans())
-    def begin(self, workers: int, warm: bool) -> None:
-        self.host = Host(workers)
+    @initialize(workers=st.integers(1, 3), warm=st.booleans(), gpus=st.sampled_from([(), ("0",), ("0", "1")]))
+    def begin(self, workers: int, warm: bool, gpus: tuple[str, ...]) -> None:
+        self.host = Host(workers, gpus=gpus)
         self.session = 100
         if warm:  # once they are known to be short, tasks go in chunks
             self.host.ready_all()
@@ -1436,7 +1512,7 @@ class AgentMachine(RuleBasedStateMachine):
         timeout=st.sampled_from([0.0, 0.0, 0.02]),
         session=st.sampled_from([SESSION, OTHER_SESSION]),
         depth=st.integers(0, 1),
-        only=st.sampled_from([{}, {}, {}, LIMITED, *map(pinned, (1000, 1001, 1077))]),
+        only=st.sampled_from([{}, {}, {}, LIMITED, NEEDING_GPU, *map(pinned, (1000, 1001, 1077))]),
     )
     def run(
         self,

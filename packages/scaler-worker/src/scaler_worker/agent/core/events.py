@@ -112,10 +112,11 @@ class Relay:
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
-    """Fork a worker process."""
+    """Fork a worker process that sees this GPU, if it is said which one: none if empty."""
 
     worker: int
     name: str
+    gpu: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

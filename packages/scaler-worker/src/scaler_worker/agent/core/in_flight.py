@@ -83,8 +83,7 @@ class InFlight:
         """Send waiting runs to workers, or let idle workers have what was sent to others."""
         if self.pinned:
             self._send_pinned(now)
-        if self.limited:
-            self._send_limited(now)
+        self._workers.missing_gpus = self._send_limited(now) if self.limited else 0
         if self.waiting:
             self._assign(now)
         elif self._workers.idle and self._workers.running:
@@ -95,7 +94,8 @@ class InFlight:
         waiting, workers = self.waiting, self._workers
         while waiting and workers.idle and (free := workers.slots - len(workers.running)) > 0:
             share = -(-len(waiting) // min(free, len(workers.idle)))
-            _, worker = workers.idle.popitem()
+            worker = workers.idle_worker()
+            assert worker is not None
             self._send_batch(worker, min(share, frames.COUNT_LIMIT), now)
         refillable = sorted(workers.refillable.values(), key=_expected_end)
         if waiting and self._overtake(_expected_end(refillable[0]) if refillable else math.inf, now):
@@ -139,21 +139,27 @@ class InFlight:
         self.effects.append(events.RecallTail(worker.number))
         return True
 
-    def _send_limited(self, now: float) -> None:
+    def _send_limited(self, now: float) -> int:
         """Start the limited runs that may start, on idle workers; where none is idle, keep the next ones free for them.
 
-        Such a run is alone in its datagram, so that it begins at once.
+        Such a run is alone in its datagram, so that it begins at once. Returns how many need a worker that sees a GPU.
         """
-        workers = self._workers
+        workers, missing_gpus = self._workers, 0
         self._kept_free.clear()
         nearly_idle = sorted(workers.refillable.values(), key=_expected_end)
         current = [entry for worker in workers if (entry := worker.next_entry()) is not None]
         for entry in self.limited.startable(current):
-            if workers.idle and len(workers.running) < workers.slots:
+            needs_gpu, has_slot = workers.gpus.is_needed(entry), len(workers.running) < workers.slots
+            if has_slot and (idle := workers.idle_worker(sees_gpu=needs_gpu)) is not None:
                 self.limited.remove((entry[RUN],))
-                self._send(next(iter(workers.idle.values())), [entry], now)
-            elif nearly_idle:
-                self._kept_free.add(nearly_idle.pop(0).number)
+                self._send(idle, [entry], now)
+                continue
+            missing_gpus += needs_gpu and has_slot
+            next_one = next((worker for worker in nearly_idle if worker.gpu or not needs_gpu), None)
+            if next_one is not None:
+                nearly_idle.remove(next_one)
+                self._kept_free.add(next_one.number)
+        return missing_gpus
 
     def queue(self, entries: Sequence[Entry], now: float) -> None:
         """Queue new runs, some of which are limited or pinned: the latter go before what is queued behind a run."""

@@ -48,6 +48,8 @@ class AgentConfig:
     """The address of the scheduler, for error messages."""
     consumables: tuple[tuple[str, int], ...] = ()
     """How much the host has of each consumable."""
+    gpus: tuple[str, ...] = ()
+    """The GPUs that workers are given, one each."""
 
 
 class FunctionKind:
@@ -164,6 +166,7 @@ class WorkerRecord:
         "datagrams",
         "defined",
         "early",
+        "gpu",
         "idle_since",
         "inferred_blocked",
         "kill_reason",
@@ -183,8 +186,10 @@ class WorkerRecord:
         "withdrawn",
     )  # fmt: skip
 
-    def __init__(self, number: int, name: str) -> None:
+    def __init__(self, number: int, name: str, gpu: str = "") -> None:
         self.number, self.name, self.pid = number, name, 0
+        self.gpu = gpu
+        """The GPU that it sees; empty if none, or whatever this host has."""
         self.state: int = WorkerState.STARTING
         self.datagrams: deque[Datagram] = deque()
         self.sequence = 0

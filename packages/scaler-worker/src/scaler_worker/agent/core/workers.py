@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from scaler_io.links.effects import Log
 from scaler_protocol.messages import WorkerState
 from scaler_worker.agent.core.events import AgentEffect, EndAgent, EndWorker, StartWorker
+from scaler_worker.agent.core.gpus import Gpus
 from scaler_worker.agent.core.records import WorkerRecord
 
 REFILL_MICROSECONDS = 50_000.0
@@ -31,8 +32,11 @@ _TAKING = (WorkerState.IDLE, WorkerState.RUNNING, WorkerState.BLOCKED)
 class Workers:
     """Worker records and indexes over them. `reindex` must be called after every change of a record."""
 
-    def __init__(self, slots: int, names: Sequence[str], preload: str = "") -> None:
+    def __init__(self, slots: int, names: Sequence[str], preload: str = "", gpus: Sequence[str] = ()) -> None:
         self.slots = slots
+        self.gpus = Gpus(gpus)
+        self.missing_gpus = 0
+        """Runs that could start if more idle workers saw a GPU."""
         self.by_number: dict[int, WorkerRecord] = {}
         self.idle: dict[int, WorkerRecord] = {}
         self.refillable: dict[int, WorkerRecord] = {}
@@ -99,6 +103,16 @@ class Workers:
         self._announced += 1
         return Log(logging.INFO, f"Worker[{worker.number}] started")
 
+    def idle_worker(self, *, sees_gpu: bool = False) -> WorkerRecord | None:
+        """An idle worker for the next run; where that needs no GPU, one that sees none is preferred."""
+        idle = self.idle.values()
+        if not self.gpus:
+            return next(reversed(idle), None)
+        if sees_gpu:
+            free = self.gpus.free(self)
+            return next((worker for worker in idle if worker.gpu in free), None)
+        return min(idle, key=lambda worker: bool(worker.gpu), default=None)
+
     def find(self, pid: int) -> WorkerRecord | None:
         """The worker with this process id."""
         return next((worker for worker in self.by_number.values() if worker.pid == pid), None)
@@ -135,7 +149,8 @@ class Workers:
         return drained
 
     def resize(self, slots: int, now: float) -> list[WorkerRecord]:
-        """Set the number of slots; returns the surplus workers, which are drained now: those that do least first.
+        """Set the number of slots; returns the surplus workers, which are drained now: those that do least first, and
+        before all others those that see no GPU.
 
         Workers that are blocked occupy no slot, and are drained only if no slot is left: their children cannot run.
         """
@@ -144,6 +159,7 @@ class Workers:
         self.slots = slots
         order = (WorkerState.STARTING, WorkerState.IDLE, WorkerState.RUNNING)
         usable = [worker for state in order for worker in self.by_number.values() if worker.state == state]
+        usable.sort(key=lambda worker: bool(worker.gpu))
         surplus = usable[: max(0, len(usable) - slots)]
         for worker in surplus:
             self._drain(worker, now)
@@ -213,17 +229,28 @@ class Workers:
         self._missing = wanted > usable and now < self._start_at
         if now >= self._start_at:
             effects += (self._start() for _ in range(wanted - usable))
+            effects += (self._start() for _ in range(self._missing_gpu_workers()))
         for worker in self.draining.values():
             if worker.state == WorkerState.DRAINING and not worker.datagrams:
                 effects.append(self._release(worker, now))
         spares = len(self.idle) + len(self.running) - self.slots
-        for worker in list(self.idle.values()):
+        if spares <= 0:
+            return effects
+        running = map(self.by_number.__getitem__, self.running)
+        for worker in self.gpus.least_needed_first(self.idle.values(), running):
             if spares <= 0:
                 break
             if spares > SPARES or now - worker.idle_since >= SPARE_SECONDS:
                 effects.append(self._release(worker, now))
                 spares -= 1
         return effects
+
+    def _missing_gpu_workers(self) -> int:
+        """How many workers are to be started because none sees a GPU that runs need, although there are enough."""
+        if not self.missing_gpus or not self.slots:
+            return 0
+        starting = sum(bool(worker.gpu) for worker in self if worker.state == WorkerState.STARTING)
+        return max(0, min(self.missing_gpus - starting, len(self.gpus.unseen(self))))
 
     def _release(self, worker: WorkerRecord, now: float) -> EndWorker:
         worker.state = WorkerState.STOPPING
@@ -242,8 +269,9 @@ class Workers:
     def _start(self) -> StartWorker:
         number = self._free_numbers.pop() if self._free_numbers else len(self.by_number)
         name = self._names[number] if number < len(self._names) else f"Worker[{number}]"
-        self.by_number[number] = WorkerRecord(number, name)
-        return StartWorker(number, name)
+        gpu = next(iter(self.gpus.unseen(self)), "") if self.gpus else None
+        self.by_number[number] = WorkerRecord(number, name, gpu or "")
+        return StartWorker(number, name, gpu)
 
     def check(self) -> None:
         """Assert that the indexes agree with the records."""
