@@ -226,6 +226,8 @@ def test_a_client_of_anything_leaves_others_alone(client: Client, cluster: Any, 
         ({"block": "false"}, r"block is 'false', not True or False"),
         ({"keys": ""}, r"keys: '' is not the path of a directory"),
         ({"keys": "a\0b"}, r"keys: 'a\\x00b' is not the path of a directory"),
+        ({"session": "s", "session_secret": ""}, r"^session_secret is empty, which proves nothing"),
+        ({"session": "s", "session_secret": b""}, r"^session_secret is empty, which proves nothing"),
         ({"session": "s", "session_secret": "\ud800"}, r"^session_secret is a text that UTF-8 cannot write"),
     ],
 )

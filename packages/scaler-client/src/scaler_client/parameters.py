@@ -170,6 +170,8 @@ def check_session(name: object, secret: object) -> None:
         raise TypeError("session_secret is neither a text nor bytes")
     if isinstance(secret, str) and not _is_utf8(secret):
         raise ValueError("session_secret is a text that UTF-8 cannot write: give bytes")  # without the secret itself
+    if secret is not None and not secret:
+        raise ValueError("session_secret is empty, which proves nothing: give a secret, or leave it out")
     if name is None:
         if secret is not None:
             raise ValueError("session_secret is given without session: name the session, too")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,9 +12,10 @@ import pytest
 from scaler_client.api.client_session import ClientSession
 from scaler_client.core.events import FuturesAdopted, TaskLabelled
 from scaler_client.futures.futures import ScalerFuture
+from scaler_client.runtime.blocking import BlockingSection
 from scaler_client.runtime.mailbox import Mailbox
 from scaler_client.runtime.task_ids import TaskIds
-from scaler_protocol.errors import ScalerError
+from scaler_protocol.errors import ClientForkedError, ScalerError
 from scaler_protocol.ids import first_task
 from scaler_protocol.sessions import TaskList
 
@@ -28,10 +29,14 @@ class FakeIoThread:
         self.ids, self.mailbox = TaskIds(5), Mailbox[Any]()
         self.lists: tuple[TaskList, ...] = ()
         self.session_queries = self
+        self.waiting = BlockingSection(self.mailbox, None)
         self.ends = 0
+        self.meanwhile: Callable[[], object] = bool
+        """What a signal handler does while a request waits."""
 
     def tasks(self) -> tuple[TaskList, ...]:
         """As SessionQueries."""
+        self.meanwhile()
         return self.lists
 
     def end_session(self) -> None:
@@ -82,12 +87,14 @@ def test_only_calls_of_earlier_clients_have_futures_and_the_same_each_time(io: F
     assert session.futures() == futures and session.future("total") is futures[1] and adopted(io) == []
 
 
-def test_one_future_is_found_by_its_name(io: FakeIoThread) -> None:
-    io.lists = (listed((1, "a", False), (2, "b", False), (3, "mine", True)),)
+def test_one_future_is_found_by_each_of_its_names(io: FakeIoThread) -> None:
+    io.lists = (listed((1, "a", False), (2, "b", False), (2, "newest", False), (3, "mine", True)),)
     session = session_of(io)
     assert session.future("b").task_id == FIRST + 2 and adopted(io) == [2]
+    assert session.future("newest") is session.future("b")
+    assert [future.task_id - FIRST for future in session.futures()] == [1, 2]
     for name in ("mine", "c"):
-        with pytest.raises(KeyError, match="there are: 'a', 'b'"):
+        with pytest.raises(KeyError, match="there are: 'a', 'b', 'newest'"):
             session.future(name)
 
 
@@ -135,6 +142,50 @@ def test_a_session_is_ended_once_by_many_threads(io: FakeIoThread) -> None:
     for thread in threads:
         thread.join(10.0)
     assert io.ends == 1 and not failed
+
+
+def test_a_signal_handler_may_use_the_session_in_the_middle_of_a_request(io: FakeIoThread) -> None:
+    io.lists = (listed((1, "", False)),)
+    session, found = session_of(io), list[ScalerFuture[Any]]()
+
+    def handle() -> None:
+        io.meanwhile = bool
+        found.extend(session.futures())
+        session.publish("interrupted", found[0])
+
+    io.meanwhile = handle
+    thread = threading.Thread(target=lambda: found.extend(session.futures()), daemon=True)
+    thread.start()
+    thread.join(10.0)
+    assert len(found) == 2 and found[0] is found[1], "there is one future of a task"
+
+
+def test_a_forked_process_gets_an_error_although_another_thread_was_asking(io: FakeIoThread) -> None:
+    session, failed = session_of(io), list[BaseException]()
+    asking, answered = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        asking.set()
+        answered.wait(10.0)
+
+    io.meanwhile = wait
+    other = threading.Thread(target=session.futures, daemon=True)
+    other.start()
+    assert asking.wait(10.0)
+    io.waiting.forked = True
+    for call in (session.futures, session.end, lambda: session.future("x")):
+        thread = threading.Thread(target=lambda call=call: failed.append(_error_of(call)), daemon=True)
+        thread.start()
+        thread.join(5.0)
+    answered.set()
+    other.join(10.0)
+    assert [type(error) for error in failed] == [ClientForkedError] * 3
+
+
+def _error_of(call: Callable[[], object]) -> BaseException:
+    with pytest.raises(Exception, match=r".") as raised:
+        call()
+    return raised.value
 
 
 def test_a_session_stays_with_its_client(io: FakeIoThread) -> None:

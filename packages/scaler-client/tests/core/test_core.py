@@ -15,7 +15,9 @@ from scaler_client.core.events import (
     CallsSubmitted,
     ClearRequested,
     ClientClosed,
+    SessionRequested,
     ShutdownRequested,
+    TaskLabelled,
     TasksCancelled,
     WorkersRequested,
     WorkersUnwanted,
@@ -49,6 +51,7 @@ from scaler_protocol.messages import (
     Submit,
 )
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.sessions import ConfirmTasks, EndSession, LabelTask, TaskList
 
 
 def group_of(function: bytes = b"f", parent: int = 0) -> CallGroup:
@@ -272,6 +275,20 @@ def test_the_objects_of_calls_that_go_on_without_their_client_are_kept(event: An
         core.handle(CallsSubmitted([PlannedCall(2, GROUP)]), 0.0)
         (failed,) = core.settle(0.0)
         assert isinstance(failed, Deliver), "the scheduler does not know this call"
+
+
+def test_a_session_that_ends_is_sent_nothing_but_its_end(core: ClientCore) -> None:
+    core.handle(CallsSubmitted([PlannedCall(1, GROUP)]), 0.0)
+    core.handle(SessionRequested(EndSession(1)), 0.0)
+    core.handle(SessionRequested(ConfirmTasks(2)), 0.0)
+    core.handle(TaskLabelled(1, "total"), 0.0)
+    assert sent(core) == [EndSession(1)]
+    core.handle(CallsSubmitted([PlannedCall(2, GROUP)]), 0.0)
+    core.handle(TaskList(1), 0.0)
+    assert sent(core) == [], "the scheduler knows no session of this client any more"
+    core.handle(SessionRequested(EndSession(3)), 0.0)
+    core.handle(TaskList(3, error="in use"), 0.0)
+    assert {type(message) for message in sent(core)} == {EndSession, Submit, ConfirmTasks, LabelTask}
 
 
 def test_the_first_connection_that_fails_names_the_remedy() -> None:

@@ -6,7 +6,7 @@ from scaler_client.core.effects import SessionAnswered
 from scaler_client.core.events import SessionRequested, TaskLabelled
 from scaler_client.core.session_requests import SessionRequests
 from scaler_protocol.errors import ScalerError, SchedulerLostError
-from scaler_protocol.sessions import ConfirmTasks, EndSession, LabelTask, ListTasks, TaskList
+from scaler_protocol.sessions import FUTURE_NAMES, ConfirmTasks, EndSession, LabelTask, ListTasks, TaskList
 
 
 def test_an_answer_is_complete_with_its_last_piece() -> None:
@@ -25,6 +25,34 @@ def test_over_a_new_stream_all_is_asked_and_said_again() -> None:
     assert requests.again() == [LabelTask(5, "total"), ListTasks(1)]
     answered = requests.answer(TaskList(1, tasks=(5,)), all_sent=True)
     assert answered == SessionAnswered(1, [TaskList(1, tasks=(5,))])
+
+
+def test_the_newest_names_are_said_again() -> None:
+    requests = SessionRequests()
+    for task, name in ((5, "a"), (5, "b"), (6, "c"), (5, "a")):
+        requests.label(TaskLabelled(task, name))
+    assert requests.again() == [LabelTask(5, "b"), LabelTask(6, "c"), LabelTask(5, "a")]
+    for number in range(FUTURE_NAMES):
+        requests.label(TaskLabelled(number, f"name {number}"))
+    again = requests.again()
+    assert len(again) == FUTURE_NAMES and LabelTask(5, "a") not in again and LabelTask(0, "name 0") in again
+
+
+def test_a_session_that_was_asked_to_end_is_ending_unless_that_fails() -> None:
+    requests = SessionRequests()
+    requests.ask(SessionRequested(ListTasks(1)))
+    assert not requests.is_ending
+    for failed in (
+        lambda: requests.answer(TaskList(2, error="in use"), all_sent=True),
+        lambda: requests.fail(SchedulerLostError("gone")),
+    ):
+        requests.ask(SessionRequested(EndSession(2)))
+        assert requests.is_ending
+        failed()
+        assert not requests.is_ending
+    requests.ask(SessionRequested(EndSession(3)))
+    requests.answer(TaskList(3), all_sent=True)
+    assert requests.is_ending
 
 
 def test_errors_end_requests() -> None:

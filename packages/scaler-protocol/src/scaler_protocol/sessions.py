@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Final, TypeVar
 
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.payloads import NONE, Payloads
+
+T = TypeVar("T")
+FUTURE_NAMES: Final = 10_000
+"""Names of futures of one session; the oldest beyond are forgotten."""
+
+
+def give_name(names: dict[str, T], name: str, future: T) -> None:
+    """Name a future of a session, as the newest of its names."""
+    names.pop(name, None)
+    names[name] = future
+    if len(names) > FUTURE_NAMES:
+        del names[next(iter(names))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +36,9 @@ class ListTasks:
 
 @dataclass(frozen=True, slots=True)
 class TaskList:
-    """A piece of the list, in the order of submission; `left` tasks follow in further pieces.
+    """A piece of the list, in the order of submission; `left` rows follow in further pieces.
+
+    A task that has several names has a row for each.
 
     `states` are those of TaskState, `statuses` and `ages` (in seconds) count for ended tasks. Also answers EndSession
     and ConfirmTasks, without tasks. `error` says why there is no answer.

@@ -7,7 +7,7 @@ import pytest
 from scaler_protocol.errors import ResultDroppedError, restore
 from scaler_protocol.ids import first_task
 from scaler_protocol.messages import Status
-from scaler_scheduler.core.records import LABELS_LIMIT, FunctionRecord, NamedSession, SessionRecord, SessionTask
+from scaler_scheduler.core.records import FunctionRecord, NamedSession, SessionRecord, SessionTask
 from scaler_scheduler.core.session_results import ENTRY_BYTES, SessionResults
 
 RETENTION = 100.0
@@ -69,11 +69,3 @@ def test_ids_are_used_from_both_ends(counts: list[int], unused: tuple[int, int])
     named = NamedSession("nightly", b"k")
     named.use(counts)
     assert (named.ids_from, named.ids_to) == unused
-
-
-def test_names_are_limited_and_the_last_task_has_its_name() -> None:
-    named = NamedSession("nightly", b"k")
-    for number in range(LABELS_LIMIT + 1):
-        named.label(number, f"name {number}")
-    named.label(7, "name 1")
-    assert len(named.labels) == LABELS_LIMIT and "name 0" not in named.labels and named.labels["name 1"] == 7

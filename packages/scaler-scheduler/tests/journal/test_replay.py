@@ -433,7 +433,7 @@ def test_a_name_of_a_task_is_one_small_record_that_counts_for_the_key_and_goes_w
     lives.tidy()
     assert sum(row.kind == RecordKind.LABEL for row in lives.rows.values()) == len(names)
     session = lives.restart().core.state.sessions[client[0]]
-    assert session.named is not None
+    assert session.named is not None and session.name == "nightly"
     assert session.named.labels == {name: tasks[name in names[150:]] for name in names}
     assert lives.ledger.refusal(session)
     lives.driver.feed(lives.driver.client(b"other"), EndSession(1, "nightly", b"k" * 32))

@@ -72,7 +72,7 @@ RESULTS: Final = Command(
         Option(("address", "scheduler_address"), "the scheduler", Address.parse_peer),
         Option(("session",), "the session, as in Client(session=...)", session_name),
         *KEYS,
-        Option(("--json", "-j"), "as JSON, a line for each task", default=False, flag=True),
+        Option(("--json", "-j"), "as JSON, a line for each task and each further name of it", default=False, flag=True),
         Option(("--drop",), "cancel all its tasks and drop all its results", default=False, flag=True),
         Option(
             ("--session-secret-file",),
@@ -104,8 +104,8 @@ def show(words: Sequence[str]) -> int:
     for row in tasks:
         print(json.dumps(row) if options.json else as_line(row))
     if not options.json:
-        ended = sum(row["state"] not in _STATES for row in tasks)
-        print(f"{counted(len(tasks), 'task')}, {ended:,} ended", file=sys.stderr)
+        ended = {row["task"]: row["state"] not in _STATES for row in tasks}
+        print(f"{counted(len(ended), 'task')}, {sum(ended.values()):,} ended", file=sys.stderr)
     return 0
 
 

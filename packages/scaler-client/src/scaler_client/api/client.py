@@ -209,6 +209,8 @@ class Client(ClientCalls):
         [1024]
         """
         self._check()
+        if self._session is None and self._inside is not None:
+            raise ValueError("clients in tasks have no named session: take its futures where the task is submitted")
         if self._session is None:
             raise ValueError("this client's session has no name and ends with it: make Client(..., session='name')")
         return self._session

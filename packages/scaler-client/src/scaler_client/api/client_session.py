@@ -18,6 +18,7 @@ from scaler_protocol.ids import session_of
 from scaler_protocol.limits import LABEL
 from scaler_protocol.messages import Group
 from scaler_protocol.ranges import shown
+from scaler_protocol.sessions import give_name
 
 NAMES_SHOWN: Final = 10
 """Most names that an error text lists."""
@@ -47,8 +48,11 @@ class ClientSession:
         self.name = name
         self._io, self._owner = io, owner
         self._group = CallGroup(Group(b""), (), writer.load, lambda value: bytes(writer.dump_object(value)))
-        self._lock = threading.Lock()
-        """Held during requests, so that none is on its way when the session ends."""
+        self._lock = threading.RLock()  # a signal handler or a finalizer may ask or publish in the middle of a request
+        """Held during requests, so that none is on its way when the session ends.
+
+        Taken inside of `io.waiting` only: it may be held for ever in a forked process, and the io thread must not wait.
+        """
         self._ended = False
         self._adopted: dict[int, ScalerFuture[Any]] = {}
         self._published: dict[str, ScalerFuture[Any]] = {}
@@ -68,10 +72,10 @@ class ClientSession:
         ...     [future.result() for future in second.session.futures()]
         [1, 2, 4]
         """
-        with self._lock:
-            rows = [(task, claimed) for task, _, claimed in self._rows()]
-            self._adopt([task for task, claimed in rows if not claimed and task not in self._adopted])
-            return [self._adopted[task] for task, _ in rows if task in self._adopted]
+        with self._io.waiting, self._lock:
+            tasks = {task: claimed for task, _, claimed in self._rows()}
+            self._adopt([task for task, claimed in tasks.items() if not claimed and task not in self._adopted])
+            return [self._adopted[task] for task in tasks if task in self._adopted]
 
     def future(self, name: str) -> ScalerFuture[Any]:
         """The future that was published under this name, by this client or an earlier one.
@@ -91,7 +95,7 @@ class ClientSession:
         KeyError: "no future of session 'api-future' is published as 'kilo'; there are: none"
         """
         check_name("name", name, LABEL)
-        with self._lock:
+        with self._io.waiting, self._lock:
             if name in self._published:
                 return self._published[name]
             rows = [(task, label) for task, label, claimed in self._rows() if not claimed or task in self._adopted]
@@ -105,7 +109,9 @@ class ClientSession:
             return self._adopted[names[name]]
 
     def publish(self, name: str, future: ScalerFuture[Any]) -> None:
-        """Name a future, so that later clients of the session find it with `future`; does not wait.
+        """Name a future, so that later clients of the session find it with `future`; does not wait for the scheduler.
+
+        A future may have several names. Of the names of a session the 10,000 newest are kept.
 
         Args:
             name: another future of this name loses it.
@@ -123,8 +129,8 @@ class ClientSession:
         check_name("name", name, LABEL)
         if not isinstance(future, ScalerFuture) or session_of(future.task_id) != self._io.ids.session:
             raise ValueError(f"{shown(future)} is no future of a call of session {self.name!r}")
-        with self._lock:
-            self._published[name] = future
+        with self._io.waiting, self._lock:
+            give_name(self._published, name, future)
             self._io.mailbox.put(TaskLabelled(future.task_id, name))
             self._io.mailbox.wake()
 
@@ -137,7 +143,7 @@ class ClientSession:
         >>> with Client(address, session="api-end") as client:
         ...     client.session.end()
         """
-        with self._lock:
+        with self._io.waiting, self._lock:
             if not self._ended:
                 self._io.session_queries.end_session()
                 self._ended = True
@@ -154,8 +160,8 @@ class ClientSession:
             yield from zip(piece.tasks, piece.labels, piece.claimed, strict=True)
 
     def _adopt(self, tasks: list[int]) -> None:
-        futures = [ScalerFuture[Any](self._owner, task, self._group, b"") for task in tasks]
-        self._adopted.update(zip(tasks, futures, strict=True))
+        made = [ScalerFuture[Any](self._owner, task, self._group, b"") for task in tasks]
+        futures = [future for future in made if self._adopted.setdefault(future.task_id, future) is future]
         if futures:
             self._io.mailbox.put(FuturesAdopted(futures))
             self._io.mailbox.wake()

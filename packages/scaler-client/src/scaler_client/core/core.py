@@ -200,6 +200,11 @@ class ClientCore:
         return out
 
     def _send_pending(self, now: float) -> None:
+        if self._session_requests.is_ending:  # calls of other threads end with the client
+            ends = [message for message in self._replies if isinstance(message, EndSession)]
+            self._replies = [message for message in self._replies if not isinstance(message, EndSession)]
+            self._out += map(Transmit, ends)
+            return
         while (batch := self._queue.take()) is not None:
             self._send(submit_message(batch, self._functions.new(batch.groups)))
             self._session_requests.calls_sent()

@@ -10,13 +10,15 @@ from scaler_client.core.effects import SessionAnswered
 from scaler_client.core.events import SessionRequested, TaskLabelled
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.messages import Message
-from scaler_protocol.sessions import ConfirmTasks, EndSession, LabelTask, ListTasks, TaskList
+from scaler_protocol.sessions import ConfirmTasks, EndSession, LabelTask, ListTasks, TaskList, give_name
 
 
 class SessionRequests:
     """Requests until the last piece of their answers; each number is used by one thread."""
 
     def __init__(self) -> None:
+        self.is_ending = False
+        """The end of the session was asked for, and has not failed: the scheduler takes nothing else."""
         self._open: dict[int, tuple[ListTasks | EndSession | ConfirmTasks, list[TaskList]]] = {}
         self._labels: dict[str, int] = {}
         self._unasked: dict[int, ConfirmTasks] = {}
@@ -31,6 +33,7 @@ class SessionRequests:
             self._unasked[message.request] = message
             return None
         self._open[message.request] = message, []
+        self.is_ending |= isinstance(message, EndSession)
         return message
 
     def calls_sent(self) -> None:
@@ -45,7 +48,7 @@ class SessionRequests:
 
     def label(self, event: TaskLabelled) -> Message:
         """Name a task; returns the message to send."""
-        self._labels[event.label] = event.task
+        give_name(self._labels, event.label, event.task)
         return LabelTask(event.task, event.label)
 
     def again(self) -> list[Message]:
@@ -70,6 +73,7 @@ class SessionRequests:
         if isinstance(message, ConfirmTasks) and not piece.error and not self._counts(message, all_sent=all_sent):
             self._unasked[message.request] = message
             return None
+        self.is_ending &= not (piece.error and isinstance(message, EndSession))
         return SessionAnswered(piece.request, ScalerError(piece.error) if piece.error else pieces)
 
     def _counts(self, message: ConfirmTasks, *, all_sent: bool) -> bool:
@@ -82,6 +86,7 @@ class SessionRequests:
         numbers = [*self._open, *self._unasked]
         self._open, self._unasked = {}, {}
         self._overtaken.clear()
+        self.is_ending = False
         return [SessionAnswered(number, error) for number in numbers]
 
 

@@ -184,6 +184,8 @@ class IoThread:
         if not self.mailbox.closed and threading.current_thread() is not self._thread:
             try:
                 has_all = self.session_queries.confirm(seconds)
+            except ClientQuitError:  # another thread has ended the session, or has left it
+                has_all = True
             except ScalerError:
                 has_all = False
             if not has_all:

@@ -26,7 +26,7 @@ from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import EventKind
 from scaler_protocol.plurals import counted
 from scaler_protocol.profiles import NO_PROFILE
-from scaler_protocol.sessions import ConfirmTasks, EndSession, KeepSession, LabelTask, ListTasks, TaskList
+from scaler_protocol.sessions import ConfirmTasks, EndSession, KeepSession, LabelTask, ListTasks, TaskList, give_name
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.records import DONE, HELD, NamedSession, Outcome, SessionRecord, TaskRecord
 from scaler_scheduler.core.session_ends import SessionEnds
@@ -109,7 +109,7 @@ class NamedSessions:
         """A client begins or resumes the session that it names; returns it."""
         session = self._by_name.get(hello.session_name)
         if session is None:
-            session = SessionRecord(hello.session, peer, runtime=runtime_of(hello))
+            session = SessionRecord(hello.session, peer, runtime_of(hello), name=hello.session_name, host=hello.host)
             session.named = NamedSession(hello.session_name, hello.session_key)
             self._by_name[hello.session_name] = self._state.sessions[hello.session] = session
             self._state.out.append(SendToStorage(KeepSession(session.number, hello.session_key)))
@@ -118,7 +118,7 @@ class NamedSessions:
             text = f"session {hello.session_name!r} was taken over by a client on {hello.host}"
             self._state.send(session.peer, Refused([text], in_use=True))
             self.detach(session, now)
-        session.peer, session.name, session.host = peer, hello.session_name, hello.host
+        session.peer, session.host = peer, hello.host
         session.runtime = runtime_of(hello)
         if session.named is not None:
             session.named.detached_at, session.named.last_client = None, peer
@@ -142,7 +142,7 @@ class NamedSessions:
         if session.tasks:
             tasks = counted(len(session.tasks), "task")
             self._state.log(
-                f"session {named.name}: its client is gone, {tasks} go on", EventKind.CLIENT, subject=named.name
+                f"session {named.name}: its client is gone and has left {tasks}", EventKind.CLIENT, subject=named.name
             )
 
     def _supply(self, session: SessionRecord, record: TaskRecord, now: float) -> None:
@@ -202,7 +202,7 @@ class NamedSessions:
         if session is None or session.named is None or session_of(event.task) != session.number:
             raise ProtocolError("only a client with a named session names its tasks")
         if session.named.labels.get(event.label) != event.task:  # a client that is back names its tasks again
-            session.named.label(event.task, event.label)
+            give_name(session.named.labels, event.label, event.task)
             if self._state.recorder is not None:
                 self._state.recorder.labelled(session, event.task, event.label)
 

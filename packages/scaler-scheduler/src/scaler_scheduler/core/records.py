@@ -14,9 +14,6 @@ from scaler_scheduler.core.consumables import Consumables
 from scaler_scheduler.core.run_times import RunTimes
 from scaler_scheduler.requirements import Requirement, Runtime, WorkerClass
 
-LABELS_LIMIT = 10_000
-"""Names of futures of one session; the oldest beyond are forgotten."""
-
 
 class TaskState(IntEnum):
     """The state of a task; `scaler_scheduler.core.core` shows the transitions."""
@@ -179,13 +176,6 @@ class NamedSession:
     ids_from: int = 0
     ids_to: int = 2**32 - 1
     """The counts of task ids that are not used: single ones go up, blocks come down."""
-
-    def label(self, task: int, label: str) -> None:
-        """Name a task."""
-        self.labels.pop(label, None)
-        self.labels[label] = task
-        if len(self.labels) > LABELS_LIMIT:
-            del self.labels[next(iter(self.labels))]
 
     def use(self, counts: Sequence[int]) -> None:
         """Ids with these counts are used."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from scaler_protocol.ids import session_of
 from scaler_protocol.messages import Done, Functions, Inputs, Submit
 from scaler_protocol.profiles import NO_PROFILE
+from scaler_protocol.sessions import give_name
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.definitions import Definitions
 from scaler_scheduler.core.intake import Intake, Submitter
@@ -154,7 +155,7 @@ class Restoration:
         session = self._state.sessions.get(number)
         if session is None or session.named is None or session_of(task) != number:
             return False
-        session.named.label(task, label)
+        give_name(session.named.labels, label, task)
         return True
 
     def finish(self, now: float) -> None:

@@ -10,43 +10,46 @@ from scaler_protocol.sessions import TaskList
 from scaler_scheduler.core.records import DONE, NamedSession, SessionRecord, SessionTask
 
 PIECE_TASKS = 10_000
+_NO_NAME = ("",)
 
 
 def task_lists(
     request: int, session: SessionRecord, named: NamedSession, now: float, *, results: bool
 ) -> Iterator[TaskList]:
-    """The tasks in the order of submission; with `results` also their payloads."""
-    labels = {task: label for label, task in named.labels.items()}
-    tasks = list(named.tasks.values())
+    """The tasks in the order of submission, those with several names once for each; with `results` their payloads."""
+    labels: dict[int, list[str]] = {}
+    for label, task in named.labels.items():
+        labels.setdefault(task, []).append(label)
+    rows = [(task, label) for task in named.tasks.values() for label in labels.get(task.id, _NO_NAME)]
     at = 0
     while True:
-        piece, size = list[SessionTask](), 0
-        while at < len(tasks) and len(piece) < PIECE_TASKS and size < MESSAGE_LIMIT:
-            piece.append(tasks[at])
-            outcome = tasks[at].outcome
+        piece, size = list[tuple[SessionTask, str]](), 0
+        while at < len(rows) and len(piece) < PIECE_TASKS and size < MESSAGE_LIMIT:
+            piece.append(rows[at])
+            outcome = rows[at][0].outcome
             size += len(outcome[1]) if results and outcome is not None else 0
             at += 1
-        yield _piece(request, session, piece, labels, len(tasks) - at, now, results=results)
-        if at >= len(tasks):
+        yield _piece(request, session, piece, len(rows) - at, now, results=results)
+        if at >= len(rows):
             return
 
 
 def _piece(
     request: int,
     session: SessionRecord,
-    tasks: list[SessionTask],
-    labels: dict[int, str],
+    rows: list[tuple[SessionTask, str]],
     left: int,
     now: float,
     *,
     results: bool,
 ) -> TaskList:
+    tasks = [task for task, _ in rows]
     outcomes = [task.outcome for task in tasks]
     return TaskList(
         request,
         left,
         tasks=[task.id for task in tasks],
-        labels=[labels.get(task.id, "") for task in tasks],
+        labels=[label for _, label in rows],
         functions=[task.function.name for task in tasks],
         states=[_state(session, task) for task in tasks],
         statuses=[outcome[0] if outcome is not None else Status.VALUE for outcome in outcomes],
