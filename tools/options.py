@@ -14,7 +14,7 @@ from scaler_launch import drain, dump, keys, results, status
 from scaler_launch.__main__ import HELP
 from scaler_scheduler.service import options as scheduler
 from scaler_storage import options as storage
-from scaler_ui.terminal import top, why
+from scaler_ui.terminal import profile, top, why
 from scaler_ui.web import app
 from scaler_worker import config as cluster
 from scaler_worker.managers import adapter_server
@@ -32,7 +32,7 @@ PROGRAMS: Sequence[Command[Any]] = (
     *(kind_named(kind).COMMAND for kind in KINDS),
     ADAPTER,
     symphony.CLUSTER,
-    *(top.COMMAND, app.COMMAND, why.COMMAND),
+    *(top.COMMAND, app.COMMAND, why.COMMAND, profile.COMMAND),
     *(status.STATUS, status.WAIT, dump.DUMP, results.RESULTS, drain.DRAIN),
     *(keys.INIT, keys.ADD, keys.LIST, keys.REVOKE),
 )

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PAGES = (
-    "", "tasks", "failures", "stream", "functions", "graphs", "workers", "hosts", "capacity", "clients", "objects",
-    "events", "history",
+    "", "tasks", "failures", "stream", "functions", "profile", "graphs", "workers", "hosts", "capacity", "clients",
+    "objects", "events", "history",
 )  # fmt: skip
 
 

@@ -48,6 +48,10 @@ UNIT: Final = Text(256)
 SESSION_NAME: Final = Text(256)
 """Name of a session that outlives its client."""
 SESSION_KEY: Final = Bytes(0, 64)
+STACK: Final = Text(8192)
+"""Frames of a stack, with semicolons between them."""
+STACKS: Final = 8192
+"""Different stacks of a part of a profile."""
 LABEL: Final = Text(256)
 """Name of a future in its session."""
 WORDS: Final = Text(65_536)
@@ -200,6 +204,8 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
     },
     "Resized": {"workers": WORKERS},
     "DumpPart": {"data": Bytes(0, 2**20)},
+    "TakeProfile": {"function": NAME, "seconds": Real(0.0, 600.0)},
+    "ProfilePart": {"stacks": Column(STACK, STACKS)},
     "ManagerStatus": {
         "kind": UNIT,
         "maximum": MANAGED,

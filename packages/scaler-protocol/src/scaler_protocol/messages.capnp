@@ -423,6 +423,20 @@ struct Reasons {
   task @0 :UInt64;
   sentences @1 :List(Text);
 }
+struct TakeProfile {
+  request @0 :UInt64;
+  function @1 :Text;
+  seconds @2 :Float64;
+  limit @3 :UInt32;
+}
+struct ProfilePart {
+  request @0 :UInt64;
+  stacks @1 :List(Text);
+  counts @2 :List(UInt64);
+  workers @3 :UInt32;
+  left @4 :UInt32;
+  problem @5 :Text;
+}
 struct MonitorHistory {
   failureNumbers @0 :List(UInt64);
   failureTimes @1 :List(Float64);
@@ -560,5 +574,7 @@ struct Message {
     reasons @68 :Reasons;
     listProcesses @69 :ListProcesses;
     processList @70 :ProcessList;
+    takeProfile @71 :TakeProfile;
+    profilePart @72 :ProfilePart;
   }
 }

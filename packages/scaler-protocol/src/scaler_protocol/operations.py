@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from scaler_protocol.lazy_dataclass import dataclass
 
@@ -53,4 +54,35 @@ class Reasons:
     sentences: Sequence[str] = ()
 
 
-OperatorMessage = Drain | Resized | Dump | DumpPart | AskWhy | Reasons
+@dataclass(frozen=True, slots=True)
+class TakeProfile:
+    """Workers must sample what they run for so many seconds; answered by ProfileParts with the same `request`.
+
+    Of tasks of this function only, unless it is empty. An agent names stacks of at most `limit` bytes together.
+    """
+
+    request: int
+    function: str
+    seconds: float
+    limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilePart:
+    """How often an agent's `workers` had each stack; `left` agents have not answered yet.
+
+    A stack is the name of the function of the task, then frames from the outermost to the innermost, with semicolons
+    between them. `problem` says why there is no profile, or what is missing in it.
+    """
+
+    COLUMNS: ClassVar = (("stacks", "counts"),)
+
+    request: int
+    stacks: Sequence[str] = ()
+    counts: Sequence[int] = ()
+    workers: int = 0
+    left: int = 0
+    problem: str = ""
+
+
+OperatorMessage = Drain | Resized | Dump | DumpPart | AskWhy | Reasons | TakeProfile | ProfilePart

@@ -39,6 +39,17 @@ def why() -> int:
     return guarded("scaler_why", answer)
 
 
+def profile() -> int:
+    """Run scaler_profile to its end; returns the exit code: 1 also if no task was seen."""
+
+    def take() -> int:
+        from scaler_ui.terminal.profile import run_profile
+
+        return run_profile()
+
+    return guarded("scaler_profile", take)
+
+
 def guarded(program: str, function: Callable[[], int | None]) -> int:
     """The exit code of a program's main function: 2 for wrong usage, 1 for another error, 0 after a signal.
 

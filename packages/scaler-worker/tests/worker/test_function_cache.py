@@ -35,23 +35,23 @@ def kept(functions: FunctionCache) -> list[int]:
 def test_the_longest_unused_go_first_by_number_and_by_bytes() -> None:
     functions = FunctionCache(count_limit=3, bytes_limit=100)
     for handle in (1, 2, 3):
-        functions.add(handle, invoker, 10)
+        functions.add(handle, invoker, 10, "f")
     functions.use([1, 1])
-    functions.add(4, invoker, 10)
+    functions.add(4, invoker, 10, "f")
     assert kept(functions) == [3, 1, 4]
     functions.replace(1, invoker, 85)
     assert kept(functions) == [4, 1]
     functions.replace(4, invoker, 500)
     assert kept(functions) == [4], "the last one stays"
-    functions.add(5, invoker, 1)
+    functions.add(5, invoker, 1, "f")
     assert kept(functions) == [5]
 
 
 def test_what_is_kept_is_not_replaced_by_being_told_of_again() -> None:
     functions = FunctionCache()
-    functions.add(1, invoker, 10)
+    functions.add(1, invoker, 10, "f")
     functions.replace(1, loaded, 20)
-    functions.add(1, invoker, 10)
+    functions.add(1, invoker, 10, "f")
     assert functions.use([1])[1] is loaded
     functions.replace(2, invoker, 10)
     assert kept(functions) == [1]
@@ -59,13 +59,13 @@ def test_what_is_kept_is_not_replaced_by_being_told_of_again() -> None:
 
 def test_what_nobody_uses_goes_and_takes_its_bytes_along() -> None:
     functions = FunctionCache(bytes_limit=100)
-    functions.add(1, invoker, 60)
+    functions.add(1, invoker, 60, "f")
     assert not functions.forget_unused(), "it has just come"
-    functions.add(2, invoker, 20)
+    functions.add(2, invoker, 20, "f")
     assert functions.forget_unused() and kept(functions) == [2]
     functions.use([2, 3])
     assert not functions.forget_unused()
-    functions.add(3, invoker, 70)
+    functions.add(3, invoker, 70, "f")
     assert kept(functions) == [2, 3]
 
 
@@ -120,6 +120,6 @@ def test_memory_is_flat_over_a_million_distinct_functions() -> None:
 def test_big_functions_are_bounded_together() -> None:
     functions = FunctionCache()
     for handle in range(60):
-        functions.add(handle, invoker, 24)
+        functions.add(handle, invoker, 24, "f")
         functions.replace(handle, invoker, 8 * MEBI)
     assert kept(functions) == list(range(60 - BYTES_LIMIT // (8 * MEBI), 60))

@@ -34,7 +34,7 @@ from scaler_protocol.errors import ProtocolError, SubmitRefusedError
 from scaler_protocol.handshake import Goodbye, Hello, Refused, Role, Welcome
 from scaler_protocol.ids import session_of
 from scaler_protocol.monitoring import EventKind, MonitorHistory, MonitorStatus, TaskEvents
-from scaler_protocol.operations import AskWhy, Drain, Dump, Reasons, Resized
+from scaler_protocol.operations import AskWhy, Drain, Dump, ProfilePart, Reasons, Resized, TakeProfile
 from scaler_protocol.outputs import KEPT
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.sessions import ConfirmTasks, EndSession, LabelTask, ListTasks
@@ -94,9 +94,10 @@ PERMITTED: Final[Permissions] = {
             DeleteObjects,
             Resized,
             ProcessList,
+            ProfilePart,
         }
     ),
-    Role.OPERATOR: frozenset({messages.Cancel, Drain, Dump, AskWhy, ListTasks, EndSession}),
+    Role.OPERATOR: frozenset({messages.Cancel, Drain, Dump, AskWhy, TakeProfile, ListTasks, EndSession}),
     Role.MANAGER: frozenset({ManagerStatus}),
 }
 """Messages that peers of each role may send to the scheduler. An agent also relays those of clients in its tasks."""
@@ -167,6 +168,8 @@ class SchedulerCore:
             Drain: self._operators.drain,
             Dump: self._operators.dump,
             AskWhy: self._ask_why,
+            TakeProfile: self._operators.profile,
+            ProfilePart: lambda peer, event, now: self._operators.profiling.answered(self._agent(peer), event),
             Resized: self._resized,
             ManagerStatus: self._managers.status,
             ListWorkers: self._peers.list_workers,
@@ -208,6 +211,7 @@ class SchedulerCore:
         if self._completion.speculation.groups:
             self._dispatch.speculate(now)
         self._managers.settle(now)
+        self._operators.profiling.settle(now)
         if state.ended_sessions:
             self._session_ends.settle(now)
         self._completion.post(now)
@@ -229,6 +233,7 @@ class SchedulerCore:
             self._managers.due(),
             self._peers.due(),
             self._named_sessions.due(),
+            self._operators.profiling.due(),
         ]
         return min([time for time in times if time is not None], default=None)
 

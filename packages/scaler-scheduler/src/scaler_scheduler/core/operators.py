@@ -1,4 +1,4 @@
-"""Operators: peers without tasks, which may cancel any task, drain any worker and ask for a dump."""
+"""Operators: peers without tasks, which may cancel any task, drain any worker, take a profile and ask for a dump."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import EventKind
-from scaler_protocol.operations import Drain, Dump
+from scaler_protocol.operations import Drain, Dump, TakeProfile
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.effects import WriteDump
+from scaler_scheduler.core.profiling import Profiling
 from scaler_scheduler.core.records import DONE, GONE
 from scaler_scheduler.core.state import SchedulerState
 
@@ -20,6 +21,7 @@ class Operators:
     """The connected operators, and their requests."""
 
     def __init__(self, state: SchedulerState, completion: Completion) -> None:
+        self.profiling = Profiling(state)
         self._state = state
         self._completion = completion
         self._names: dict[bytes, str] = {}
@@ -35,7 +37,8 @@ class Operators:
         )
 
     def left(self, peer: bytes) -> None:
-        """An operator is gone; its requests stay in force."""
+        """An operator is gone; its requests stay in force, but nobody waits for a profile."""
+        self.profiling.operator_left(peer)
         del self._names[peer]
 
     def cancel(self, peer: bytes, tasks: Iterable[int], now: float) -> None:
@@ -64,6 +67,12 @@ class Operators:
                 return
         text = f"{self._names[peer]} wants to drain {_subject(event)} an agent that is gone"
         self._state.log(text, EventKind.AGENT)
+
+    def profile(self, peer: bytes, event: TakeProfile, now: float) -> None:
+        """Have a profile taken; raises ProtocolError if the peer is not an operator."""
+        if peer not in self._names:
+            raise ProtocolError("only an operator may take a profile")
+        self.profiling.ask(peer, self._names[peer], event, now)
 
     def dump(self, peer: bytes, event: Dump, now: float) -> None:
         """Have a dump sent; raises ProtocolError if the peer is not an operator."""

@@ -239,6 +239,7 @@ class Peers:
         self._dispatch.left(agent)
         self._recovery.agent_left(agent, now)
         self._process_queries.agent_left(peer)
+        self._operators.profiling.agent_left(peer)
         if self._state.recorder is not None:
             self._state.recorder.agent_left(peer)
         how = f"has left {counted(objects_left, 'object')} behind" if objects_left else "is gone"

@@ -1,1 +1,1 @@
-"""Programs for terminals: scaler_top and scaler_why."""
+"""Programs for terminals: scaler_top, scaler_why and scaler_profile."""

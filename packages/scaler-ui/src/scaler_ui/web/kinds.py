@@ -114,6 +114,10 @@ DEMAND = TableKind(
     },
     key="demand", order="waiting", filtered=False,
 )  # fmt: skip
+HOTTEST = TableKind(
+    "hottest", {"self": "in itself", "total": "in all", "where": "function"},
+    key="where", order="", filtered=False, unsorted=("self", "total", "where"),
+)  # fmt: skip
 WORKLOADS = TableKind(
     "workloads",
     {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import field
 from pathlib import Path
 
 from scaler_io.security.keyring import OPERATOR_KEYS, KeyFileError
@@ -11,15 +12,43 @@ from scaler_io.service.operator_link import OperatorLink
 from scaler_io.transport.own_keys import credentials_for
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import ServiceKind
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Cancel, Message
-from scaler_protocol.operations import Drain
+from scaler_protocol.operations import Drain, ProfilePart, TakeProfile
 from scaler_ui.listening import scheduler_address
 from scaler_ui.model.model import MonitorModel
+from scaler_ui.model.stack_profile import StackProfile
 
 ACTION_TIMEOUT_SECONDS = 5.0
 """Seconds after which an unsent action is dropped, because a late one would surprise the reader."""
 IDLE_SECONDS = 60.0
 """Seconds without an action after which the link of a reader is closed."""
+
+PROFILE_PATIENCE_SECONDS = 15.0
+"""How long the scheduler may take to answer after the end of a profile."""
+PROFILES = 20
+"""Readers whose last profiles are kept."""
+
+
+@dataclass(slots=True)
+class TakenProfile:
+    """A profile that a reader has asked for; `until` is its end on the clock of the actions."""
+
+    function: str
+    seconds: float
+    request: int
+    until: float
+    profile: StackProfile = field(default_factory=StackProfile)
+
+    def state(self, now: float) -> str:
+        """How far it is, in one sentence."""
+        if self.profile.is_complete:
+            return self.profile.summary.capitalize() + "."
+        if now < self.until:
+            return f"Workers are sampled for another {self.until - now:.0f} s."
+        if now < self.until + PROFILE_PATIENCE_SECONDS:
+            return "Hosts answer."
+        return f"Not all hosts have answered; this is what came: {self.profile.summary}."
 
 
 class OperatorActions:
@@ -43,6 +72,8 @@ class OperatorActions:
         self._monitor = monitor
         self._clock = clock
         self._readers: dict[str, _ReaderOrders] = {}
+        self._profiles: dict[str, TakenProfile] = {}
+        self._requests = 0
 
     def cancel(self, task: int, reader: str) -> None:
         """Cancel a task in any state; raises AddressError if the scheduler reports an address that is not valid."""
@@ -52,14 +83,29 @@ class OperatorActions:
         """Let a worker finish its task and end; raises AddressError as `cancel` does."""
         self._send(Drain(agent, pid), reader)
 
+    def take_profile(self, function: str, seconds: float, reader: str) -> None:
+        """Have a profile taken, of tasks of this function only unless it is empty; raises AddressError as `cancel`."""
+        self._requests += 1
+        taken = TakenProfile(function, seconds, self._requests, self._clock() + seconds)
+        self._profiles.pop(reader, None)
+        self._profiles[reader] = taken
+        if len(self._profiles) > PROFILES:
+            del self._profiles[next(iter(self._profiles))]
+        self._send(TakeProfile(taken.request, function, seconds), reader, seconds + PROFILE_PATIENCE_SECONDS)
+
+    def profile(self, reader: str) -> TakenProfile | None:
+        """The last profile that this reader has asked for."""
+        return self._profiles.get(reader)
+
     def trouble(self, reader: str) -> str:
         """Why this reader's last action failed; empty if it did not."""
         orders = self._readers.get(reader)
         return "" if orders is None else orders.trouble
 
-    def _send(self, message: Message, reader: str) -> None:
+    def _send(self, message: Message, reader: str, answer_seconds: float = 0.0) -> None:
         orders = self._readers.setdefault(reader, _ReaderOrders())
         orders.trouble, orders.sent_at = "", self._clock()
+        orders.needed_until = max(orders.needed_until, orders.sent_at + max(IDLE_SECONDS, answer_seconds))
         if orders.link is None:
             orders.link = self._open(orders, reader)
         if orders.link is not None:
@@ -82,10 +128,16 @@ class OperatorActions:
         """Process the links to the scheduler."""
         now = self._clock()
         for reader, orders in list(self._readers.items()):
-            orders.turn(now)
-            if now > orders.sent_at + IDLE_SECONDS:
+            self._take_parts(orders.turn(now), self._profiles.get(reader))
+            if now > orders.needed_until:
                 orders.close()
                 del self._readers[reader]
+
+    @staticmethod
+    def _take_parts(arrived: list[Message], taken: TakenProfile | None) -> None:
+        for message in arrived:
+            if isinstance(message, ProfilePart) and taken is not None and message.request == taken.request:
+                taken.profile.add(message)
 
     def close(self) -> None:
         """Close the links."""
@@ -100,16 +152,17 @@ class _ReaderOrders:
     def __init__(self) -> None:
         self.link: OperatorLink | None = None
         self.trouble = ""
-        self.sent_at = 0.0
+        self.sent_at = self.needed_until = 0.0
 
-    def turn(self, now: float) -> None:
+    def turn(self, now: float) -> list[Message]:
         if self.link is None:
-            return
-        self.link.turn()
+            return []
+        arrived = self.link.turn()
         refused = self.link.problem
         if not self.link.is_up and (refused or now > self.sent_at + ACTION_TIMEOUT_SECONDS):
             self.trouble = f"the scheduler accepts no action: {refused or 'it does not answer'}"
             self.close()
+        return arrived
 
     def close(self) -> None:
         if self.link is not None:

@@ -40,6 +40,7 @@ from scaler_ui.web.kinds import (
 )
 from scaler_ui.web.operator_actions import OperatorActions
 from scaler_ui.web.parts import Figures, ServerTable, heading, subheading
+from scaler_ui.web.profile_page import ProfilePage
 from scaler_ui.web.subject_pages import SubjectPages, Unknown
 
 REFRESH_SECONDS = 1.0
@@ -74,6 +75,7 @@ class Pages:
             "/failures": ("Failures", self._failures),
             "/stream": ("Task stream", self._stream),
             "/functions": ("Functions", self._functions),
+            "/profile": ("Profile", ProfilePage(self._model, actions).fill),
             "/graphs": ("Graphs", self._graphs),
             "/workers": ("Workers", self._workers),
             "/hosts": ("Hosts", self._hosts),
@@ -101,8 +103,9 @@ class Pages:
         """Register the pages at the server."""
         beside = Path(__file__)
         ui.add_css(beside.with_name("pages.css"), shared=True)
-        script = beside.with_name("pages.js").read_text("utf-8")
-        ui.add_head_html(f'<script type="module">{script}</script>', shared=True)
+        for script in ("pages.js", "flames.js"):
+            text = beside.with_name(script).read_text("utf-8")
+            ui.add_head_html(f'<script type="module">{text}</script>', shared=True)
         for path in self._places:
             self._add(path)
         for place in dict.fromkeys(names_in(path)[0] for path in self._subjects):

@@ -14,8 +14,10 @@ from scaler_protocol.lazy_dataclass import dataclass
 from scaler_ui.model.addresses import FILTERS, PageRequest, TableAddress
 from scaler_ui.model.subjects import Fact
 from scaler_ui.model.views import TablePage
+from scaler_ui.web.access import READER
 
 ROWS = 50
+READ_ONLY = "To act, start scaler_ui with a login: --token, SCALER_UI_TOKEN or --user-header."
 TABLE_SECONDS = 2.0
 Fetch = Callable[[PageRequest], TablePage]
 
@@ -32,6 +34,14 @@ _TEXTS = _CODES | _WORDS | _SENTENCES | _NAMES | _TIMES | {
     "where", "capabilities", "itl", "graph", "manager", "kind", "maximum", "pause",
 }  # fmt: skip
 """Columns of text; the others are numbers, which are right-aligned."""
+
+
+def reader_of_page() -> str:
+    """The name of who looks at this page, as the access guard knows it."""
+    request = ui.context.client.request
+    assert request is not None
+    reader: str = request.scope[READER]
+    return reader
 
 
 def heading(text: str, hint: str = "") -> None:

@@ -13,17 +13,15 @@ from nicegui import ui
 from scaler_protocol.errors import AddressError
 from scaler_ui.listening import Listening
 from scaler_ui.model import failures, subjects, views, workload_views
-from scaler_ui.model.addresses import PageRequest, read_task, read_worker
+from scaler_ui.model.addresses import PageRequest, address, read_task, read_worker
 from scaler_ui.model.findings import findings
 from scaler_ui.model.reasons import printed, why
 from scaler_ui.model.subjects import Fact
 from scaler_ui.model.views import TablePage
-from scaler_ui.web.access import READER
 from scaler_ui.web.kinds import COMPARISON, FAILED_TASKS, OTHER_WORKLOADS, RUNNERS, TASKS, WORKLOADS
 from scaler_ui.web.operator_actions import OperatorActions
-from scaler_ui.web.parts import FactList, ServerTable, heading, subheading
+from scaler_ui.web.parts import READ_ONLY, FactList, ServerTable, heading, reader_of_page, subheading
 
-READ_ONLY = "To act, start scaler_ui with a login: --token, SCALER_UI_TOKEN or --user-header."
 RUN_AGAIN = "To run such a task again, submit it again with client.submit."
 NOT_KEPT = "Nothing that was kept: scaler_cluster --output-limit-per-task says how much is."
 REFRESH_SECONDS = 1.0
@@ -214,6 +212,7 @@ class SubjectPages:
         ServerTable(FAILED_TASKS, partial(failures.failed_tasks, self._model, function, exception))
 
     def _fill_function(self, function: str) -> None:
+        ui.link("Where its tasks spend their time", address("profile", function=function))
         subheading("Its workloads")
         kind = replace(WORKLOADS, filtered=False)
         ServerTable(kind, partial(workload_views.workloads, self._model, function=function), "workloads.")
@@ -242,7 +241,7 @@ class SubjectPages:
         if actions is None:
             ui.label(READ_ONLY).classes("hint").props('data-testid="read-only"')
             return
-        reader = _reader()
+        reader = reader_of_page()
 
         def act() -> None:
             try:
@@ -264,11 +263,3 @@ def _traceback() -> tuple[ui.label, ui.button]:
     copy = ui.button("Copy the traceback", icon="content_copy", color=None)
     copy.props('flat no-caps data-testid="copy"').on("click", js_handler="(event) => copyText(event.currentTarget)")
     return fault, copy
-
-
-def _reader() -> str:
-    """The name of who looks at this page, as the access guard knows it."""
-    request = ui.context.client.request
-    assert request is not None
-    reader: str = request.scope[READER]
-    return reader

@@ -15,7 +15,7 @@ from scaler_worker.forking.template import FORKED, NOT_FORKED
 from scaler_worker.forking.template_link import Forking, TemplateLink
 from scaler_worker.ipc.crash_reports import CrashReports
 from scaler_worker.ipc.families import end_children, kill_descendants
-from scaler_worker.worker.runner import REVOKED, RUN
+from scaler_worker.worker.runner import REVOKED, RUN, SAMPLE_UNTIL
 
 
 class WorkerExit(NamedTuple):
@@ -45,7 +45,7 @@ class WorkerProcesses:
             faults = self._crashes.open(number)
             try:
                 cells = self._forking.shared.cells(number)
-                cells[RUN], cells[REVOKED] = NO_RUN, 0
+                cells[RUN], cells[REVOKED], cells[SAMPLE_UNTIL] = NO_RUN, 0, 0
                 self.template.request(number, name, gpu, (*channel.worker_ends(), faults))
             finally:
                 os.close(faults)
@@ -106,6 +106,14 @@ class WorkerProcesses:
     def revoke(self, number: int, sequence: int) -> None:
         """Have a worker start no more runs of its datagrams up to this sequence."""
         self._forking.shared.cells(number)[REVOKED] = sequence
+
+    def sample(self, number: int, until: int) -> None:
+        """Have a worker sample what it runs until then; one that has ended, or runs as another user, does not."""
+        channel = self.channels.get(number)
+        if channel is not None and channel.pid:
+            self._forking.shared.cells(number)[SAMPLE_UNTIL] = until
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(channel.pid, signal.SIGURG)
 
     def unkillable(self) -> list[WorkerExit]:
         """Workers that could not be killed since the last call: they exit when their task ends."""

@@ -78,6 +78,7 @@ class Agent:
             events.ReadRun: probes.read_run,
             events.ReadCpu: probes.read_cpu,
             events.ReadMemory: probes.read_memory,
+            events.TakeSamples: probes.take_samples,
             events.KillWorker: supervisor.kill,
             events.EndWorker: supervisor.end_worker,
             Log: self._log,

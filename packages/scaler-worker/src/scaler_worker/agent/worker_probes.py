@@ -19,7 +19,7 @@ REVOCATION_SECONDS: Final = 0.002
 
 
 class WorkerProbes:
-    """Answers RecallTail, ReadRun, ReadCpu and ReadMemory.
+    """Answers RecallTail, ReadRun, ReadCpu and ReadMemory, and asks for samples.
 
     The current run is read first, then the pipe: if the run has ended since, the core gets its result first. What was
     recalled comes even before: the replies may already be those of a datagram behind it.
@@ -62,6 +62,10 @@ class WorkerProbes:
         run = self._processes.current_run(number)
         self._reader.take_results(number)
         self._answer(number, events.MemoryUsed(host.used_bytes(self._processes.channels[number].pid), run))
+
+    def take_samples(self, effect: events.TakeSamples) -> None:
+        """Have a worker sample what it runs; its replies are the answer."""
+        self._processes.sample(effect.worker, effect.until)
 
     def _answer(self, number: int, event: events.ProbeAnswer) -> None:
         self._core.handle(number, event, time.monotonic())

@@ -182,6 +182,8 @@ INPUT_MISSING: Final = 8
 """The run was not started: the previous run has no result for it."""
 RETIRED: Final = 9
 """The payload is the reason why the worker can run no more tasks; it exits."""
+SAMPLES: Final = 10
+"""Samples of a profile, which the run field names; the status is 1 for the last piece."""
 
 DESCRIPTORS_LOST: Final = 74
 """Exit code (EX_IOERR) of a worker whose task closed or replaced its descriptors, so that it cannot report."""
@@ -268,8 +270,17 @@ class WorkerRetired:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class SamplesTaken:
+    """A piece of what a worker has sampled for the profile that ends at this time, in monotonic nanoseconds."""
+
+    until: int
+    is_last: bool
+    text: bytes
+
+
 _RunEvent = RunsEnded | OutputWritten | FunctionMissing | InputMissing | DatagramReturned
-ReplyEvent = _RunEvent | WorkerReady | PreloadFailed | WorkerRetired
+ReplyEvent = _RunEvent | WorkerReady | PreloadFailed | WorkerRetired | SamplesTaken
 
 _RARE: Final[dict[int, Callable[[int, int, bytes], ReplyEvent]]] = {
     OUTPUT: lambda status, run, payload: OutputWritten(run, status, payload),
@@ -279,6 +290,7 @@ _RARE: Final[dict[int, Callable[[int, int, bytes], ReplyEvent]]] = {
     READY: lambda status, run, payload: WorkerReady(run),
     PRELOAD_FAILED: lambda status, run, payload: PreloadFailed(payload.decode("utf-8", "replace")),
     RETIRED: lambda status, run, payload: WorkerRetired(payload.decode("utf-8", "replace")),
+    SAMPLES: lambda status, run, payload: SamplesTaken(run, bool(status), payload),
 }
 
 

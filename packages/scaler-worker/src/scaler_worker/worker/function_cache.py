@@ -21,15 +21,18 @@ class FunctionCache:
     def __init__(self, count_limit: int = FUNCTIONS_LIMIT, bytes_limit: int = BYTES_LIMIT) -> None:
         self.invokers: dict[int, Invoker] = {}
         """In order of use; read only."""
+        self.names: dict[int, str] = {}
+        """Their names; read only."""
         self._count_limit, self._bytes_limit = count_limit, bytes_limit
         self._sizes: dict[int, int] = {}
         self._bytes = 0
         self._used: set[int] = set()
 
-    def add(self, handle: int, invoker: Invoker, size: int) -> None:
+    def add(self, handle: int, invoker: Invoker, size: int, name: str) -> None:
         """Add a function of `size` bytes; a cached one is not replaced."""
         if handle not in self.invokers:
             self._used.add(handle)
+            self.names[handle] = name
             self._put(handle, invoker, size)
 
     def replace(self, handle: int, invoker: Invoker, size: int) -> None:
@@ -63,6 +66,6 @@ class FunctionCache:
         return bool(unused)
 
     def _drop(self, handle: int) -> None:
-        del self.invokers[handle]
+        del self.invokers[handle], self.names[handle]
         self._bytes -= self._sizes.pop(handle)
         self._used.discard(handle)

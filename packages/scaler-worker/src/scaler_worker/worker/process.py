@@ -38,7 +38,8 @@ from scaler_worker.worker.ordered_replies import OrderedReplies
 from scaler_worker.worker.output import CapturedOutput
 from scaler_worker.worker.preload import Preload
 from scaler_worker.worker.result_pipe import ResultPipe
-from scaler_worker.worker.runner import RetiredError, Runner
+from scaler_worker.worker.runner import CALLING_CODE, SAMPLE_UNTIL, RetiredError, Runner
+from scaler_worker.worker.sampler import Sampler
 
 DESCRIPTORS: Final = 4
 RECEIVE_SIZE: Final = 2 * DATAGRAM_LIMIT
@@ -154,6 +155,15 @@ def _kept_output(config: WorkerConfig, name: str, runner: Callable[[], Runner]) 
     )
 
 
+def _watch_for_profiles(shared: SharedState, number: int, runner: Callable[[], Runner]) -> None:
+    Sampler(
+        lambda: int(shared.cells(number)[SAMPLE_UNTIL]),
+        CALLING_CODE,
+        lambda: runner().function,
+        lambda until, text: runner().send_samples(until, text),
+    ).watch()
+
+
 def run_worker(
     ends: WorkerDescriptors, lifeline: int, shared: SharedState, number: int, name: str, config: WorkerConfig
 ) -> NoReturn:
@@ -169,6 +179,7 @@ def run_worker(
         storage = _object_store(config, shared, name)
         output = _kept_output(config, name, lambda: runner)
         sys.stdout, sys.stderr = output.stream(1), output.stream(2)
+        _watch_for_profiles(shared, number, lambda: runner)
         leftovers = Leftovers(output.stream)
         replies, damage = OrderedReplies(pipe.write), Damage(ends.faults, leftovers.undo)
         runner = Runner(

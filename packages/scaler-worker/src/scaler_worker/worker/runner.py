@@ -42,6 +42,7 @@ from scaler_worker.ipc.frames import (
     RESULT,
     RETIRED,
     RETURNED,
+    SAMPLES,
     STORED,
     STORED_RESULT,
     WITH_INPUTS,
@@ -60,7 +61,8 @@ if TYPE_CHECKING:
 RUN: Final = 0
 STARTED: Final = 1
 REVOKED: Final = 2
-"""Indexes of a worker's cells: current run, its start (monotonic nanoseconds), revoked sequence."""
+SAMPLE_UNTIL: Final = 3
+"""Indexes of a worker's cells: current run, its start (monotonic nanoseconds), revoked sequence, end of a profile."""
 EVERYTHING: Final = 2**64 - 1
 """Revokes every datagram."""
 INLINE_MOST: Final = 2**32 - 1
@@ -153,7 +155,7 @@ class Runner:
         """The result of the previous run, by its task: whether stored, and the payload or its reference."""
         self._pending_reply: PendingReply | None = None
         """The reply of the previous run, if its result is in transit to storage."""
-        self._run, self._task, self._attempt = 0, 0, 0
+        self._run, self._task, self._attempt, self._handle = 0, 0, 0, 0
         self._peak = peak_memory()
 
     def current(self) -> CurrentTask | None:
@@ -164,6 +166,18 @@ class Runner:
     def run_and_task(self) -> tuple[int, int]:
         """The current run and its task; 0 between tasks."""
         return self._run, self._task if self._run else 0
+
+    @property
+    def function(self) -> str:
+        """The name of the function that the current run calls; empty between tasks. From any thread."""
+        return self._functions.names.get(self._handle, "") if self._run else ""
+
+    def send_samples(self, until: int, text: bytes) -> None:
+        """Send what was sampled for the profile that ends then; from any thread."""
+        *pieces, last = _pieces(text, TEXT_LIMIT)
+        for piece in pieces:
+            self._replies.write(self._packed(SAMPLES, 0, until, piece))
+        self._replies.write(self._packed(SAMPLES, 1, until, last))
 
     def take(self, datagram: bytes) -> None:
         """Handle a datagram; raises RetiredError if this process can run no more tasks."""
@@ -215,7 +229,7 @@ class Runner:
             self._functions.replace(definition.handle, invoker, whole.size)
             return invoker(call)
 
-        self._functions.add(definition.handle, load_and_run, definition.size)
+        self._functions.add(definition.handle, load_and_run, definition.size, definition.name)
 
     def _run_tasks(self, datagram: bytes) -> None:
         sequence, runs, tasks, handles, lengths, attempts, flags, end = unpack_tasks(datagram)
@@ -235,7 +249,7 @@ class Runner:
             if invoker is None:
                 self._decline(FUNCTION_MISSING, run)
                 continue
-            self._run, self._task, self._attempt = run, task, attempt
+            self._run, self._task, self._attempt, self._handle = run, task, attempt, handle
             result = self._run_flagged(invoker, datagram[at:end], flag) if flag else invoker(datagram[at:end])
             if result is None:
                 self._decline(INPUT_MISSING, run)
@@ -385,6 +399,10 @@ class Runner:
 
     def _packed(self, kind: int, status: int, run: int, payload: bytes) -> bytes:
         return REPLY.pack(kind, status, len(payload), run, 0, 0, 0, self._pid, self._number, 0) + payload
+
+
+CALLING_CODE: Final = Runner._run_tasks.__code__
+"""What calls the functions of tasks: frames within it are theirs."""
 
 
 def _pieces(text: bytes, limit: int) -> Iterator[bytes]:

@@ -63,7 +63,7 @@ from scaler_protocol.messages import (
     WorkerState,
     pieces_of,
 )
-from scaler_protocol.operations import Drain
+from scaler_protocol.operations import Drain, TakeProfile
 from scaler_protocol.outputs import KEPT
 from scaler_protocol.storage import DeleteObjects
 from scaler_worker.agent.core import events
@@ -75,6 +75,7 @@ from scaler_worker.agent.core.functions import FunctionTable
 from scaler_worker.agent.core.in_flight import InFlight
 from scaler_worker.agent.core.memory_limit import MemoryLimit
 from scaler_worker.agent.core.nesting import Nesting
+from scaler_worker.agent.core.profiling import HostProfile
 from scaler_worker.agent.core.records import RUN, TASK, AgentConfig, Entry, WorkerRecord, reconciles, run_ids
 from scaler_worker.agent.core.result_buffer import ResultBuffer
 from scaler_worker.agent.core.snapshot import HostStats, agent_status
@@ -95,6 +96,7 @@ class AgentCore:
         self._memory = MemoryLimit(self.workers, self.in_flight, config.memory_limit_per_worker, config.host)
         self._failed = FailedEffects(self.workers, self.in_flight)
         self._draining = Draining(self.workers, self.in_flight, self.functions, config.drain_timeout_seconds)
+        self._profiling = HostProfile(self.workers)
         self._retention = config.object_retention_seconds
         self._scheduler = config.scheduler
         self._effects = self.in_flight.effects
@@ -115,6 +117,7 @@ class AgentCore:
             Resend: self._resend,
             Drain: self._draining.drain,
             ListProcesses: self._processes_asked,
+            TakeProfile: self._profile_asked,
             events.DrainRequested: self._draining.drain_all,
             events.ResizeRequested: self._draining.resize,
             Functions: self._functions_came,
@@ -151,6 +154,7 @@ class AgentCore:
             events.RunRead: in_flight.run_read,
             events.CpuRead: nesting.cpu_read,
             events.MemoryUsed: self._memory.measured,
+            frames.SamplesTaken: self._profiling.sampled,
             Submit: nesting.submitted,
             Blocked: nesting.blocked_reported,
             Release: nesting.pass_on,
@@ -179,6 +183,7 @@ class AgentCore:
         self._effects += self.workers.balance(in_flight.waiting_count, now)
         if self._listing and self.workers.is_complete:
             self._list_processes()
+        self._effects += self._profiling.settle(now)
         self._effects += self._failed.settle(now)
         if in_flight.input_missing_runs:
             in_flight.give_back(in_flight.input_missing_runs)
@@ -214,6 +219,7 @@ class AgentCore:
             self._memory.due(),
             self._rotate_at,
             self.workers.due(),
+            self._profiling.due,
             self._failed.due,
             self._draining.due,
         )
@@ -298,6 +304,7 @@ class AgentCore:
             return
         self._effects += (events.Relay(worker.number, event.welcome) for worker in self.workers if worker.pid)
         if not first:
+            self._profiling.drop()
             self._resume()
             self._draining.resume()
 
@@ -342,6 +349,9 @@ class AgentCore:
     def _processes_asked(self, message: ListProcesses, now: float) -> None:
         self._listing.append(message.request)
 
+    def _profile_asked(self, message: TakeProfile, now: float) -> None:
+        self._effects += self._profiling.take(message, now)
+
     def _list_processes(self) -> None:
         ready = self.workers.ready_workers
         pids, names = [worker.pid for worker in ready], [worker.name for worker in ready]
@@ -365,6 +375,7 @@ class AgentCore:
         # Effects for this worker cannot be performed any more, and its number will be reused.
         self._effects[:] = [effect for effect in self._effects if getattr(effect, "worker", None) != worker.number]
         self._nesting.forget(worker)
+        self._profiling.forget(worker)
 
     def _died(self, worker: WorkerRecord, event: events.WorkerDied, now: float) -> None:
         self._forget(worker)

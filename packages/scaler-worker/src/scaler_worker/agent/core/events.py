@@ -166,6 +166,14 @@ class ReadMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeSamples:
+    """Have a worker sample what it runs until then, in monotonic nanoseconds; it answers with SamplesTaken."""
+
+    worker: int
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
 class KillWorker:
     """Kill a worker and its process group."""
 
@@ -193,7 +201,8 @@ class EndAgent:
 
 
 ProbeAnswer = TailRecalled | RunSeen | RunRead | CpuRead | MemoryUsed
-WorkerEffect = StartWorker | Define | SendTasks | RecallTail | ReadRun | ReadCpu | ReadMemory | KillWorker | EndWorker
+WorkerProbe = RecallTail | ReadRun | ReadCpu | ReadMemory | TakeSamples
+WorkerEffect = StartWorker | Define | SendTasks | WorkerProbe | KillWorker | EndWorker
 AgentEffect = SendToScheduler | Relay | WorkerEffect | Log | ResizeDone | EndAgent
 
 
