@@ -100,6 +100,7 @@ class SimulatedScheduler:
             text_kinds=[EventKind.AGENT] * 100, text_tasks=[0] * 100,
             text_subjects=[f"host{agent}" for agent in range(100)],
             texts=[f"20 workers of host{agent}:{agent} have come" for agent in range(100)],
+            group_clients=[""] * FUNCTIONS,
         )  # fmt: skip
 
     def events(self, tasks: int) -> TaskEvents:

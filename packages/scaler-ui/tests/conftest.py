@@ -96,7 +96,8 @@ def batch(step: int, subject: int, *tasks: int, time: float = 1000.0, first_run:
 def groups(*described: tuple[int, str, int, int, str, str]) -> TaskEvents:
     """Number, function, session, priority, needs, runtime of each."""
     numbers, functions, sessions, priorities, needs, runtimes = zip(*described, strict=True)
-    return TaskEvents(numbers, functions, sessions, priorities, needs, runtimes)
+    columns = numbers, functions, sessions, priorities, needs, runtimes
+    return TaskEvents(*columns, group_clients=("",) * len(numbers))
 
 
 def model_of(*messages: MonitorMessage, now: float = 50.0) -> MonitorModel:

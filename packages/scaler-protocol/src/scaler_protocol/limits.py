@@ -284,6 +284,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
     },
     "TaskEvents": {
         "group_functions": _NAMES,
+        "group_clients": _NAMES,
         "group_capabilities": Column(_FIGURES, ENTRIES),
         "text_levels": _LEVELS,
         "text_kinds": _KINDS,

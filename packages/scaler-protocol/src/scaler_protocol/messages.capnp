@@ -415,6 +415,7 @@ struct TaskEvents {
   printedTasks @19 :List(UInt64);
   printedAttempts @20 :List(UInt32);
   printed @21 :List(Text);
+  groupClients @22 :List(Text);
 }
 struct AskWhy {
   task @0 :UInt64;

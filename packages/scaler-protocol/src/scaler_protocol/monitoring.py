@@ -229,6 +229,7 @@ class TaskEvents:
             "group_priorities",
             "group_capabilities",
             "group_runtimes",
+            "group_clients",
         ),
         ("text_numbers", "text_times", "text_levels", "text_kinds", "text_tasks", "text_subjects", "texts"),
         ("printed_numbers", "printed_tasks", "printed_attempts", "printed"),
@@ -256,6 +257,7 @@ class TaskEvents:
     printed_tasks: Sequence[int] = ()
     printed_attempts: Sequence[int] = ()
     printed: Sequence[str] = ()
+    group_clients: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

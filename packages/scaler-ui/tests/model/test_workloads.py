@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -140,6 +141,17 @@ def test_a_first_workload_is_shown_alone_and_unknown_ones_are_unknown(publicatio
         assert workload_views.workload_facts(model, *names) is None
         assert workload_views.comparison(model, *names, PageRequest()).rows == []
     assert workload_views.others(model, "3", PageRequest()).rows == []
+
+
+def test_a_client_that_leaves_before_a_status_names_it_has_its_name(publications: Publications) -> None:
+    described = replace(publications.groups((1, "jobs:price", 77, 0, "", "")), group_clients=("nightly",))
+    model = publications.model_of(
+        publications.status(),
+        described,
+        publications.batch(TaskStep.WAITING, 1, 5),
+        publications.batch(TaskStep.ENDED, 1, 5),
+    )
+    assert [row["client"] for row in workload_views.workloads(model, EVERYTHING).rows] == ["nightly"]
 
 
 def test_figures_of_minutes_are_means_and_are_interrupted_where_nothing_was_heard(publications: Publications) -> None:

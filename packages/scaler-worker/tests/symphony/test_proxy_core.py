@@ -27,7 +27,7 @@ from scaler_protocol.messages import (
     Status,
     Withdraw,
 )
-from scaler_protocol.operations import Drain, Resized
+from scaler_protocol.operations import Drain, ProfilePart, Resized, TakeProfile
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE
 from scaler_worker.agent.core.draining import RELEASE_SECONDS
@@ -225,6 +225,12 @@ def test_a_first_session_that_cannot_be_opened_ends_the_agent() -> None:
     assert not proxy.core.is_ready
     proxy.hear(SessionLost("no such application"))
     assert proxy.ended is not None and proxy.ended.code == 1 and "no such application" in proxy.ended.reasons[0]
+
+
+def test_a_profile_is_answered_with_the_reason_why_there_is_none() -> None:
+    proxy = Proxy()
+    proxy.hear(TakeProfile(7, "", 1.0))
+    assert proxy.heard(ProfilePart) == [ProfilePart(7, problem="tasks of Symphony are not sampled")]
 
 
 def test_a_drain_returns_waiting_runs_and_waits_for_the_others() -> None:

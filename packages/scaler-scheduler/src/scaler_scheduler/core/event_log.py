@@ -214,6 +214,7 @@ class EventLog:
             group_runtimes=[
                 describe_runtime(runtime) if (runtime := group.lane.requirement.runtime) else "" for group in groups
             ],
+            group_clients=[group.lane.session.name for group in groups],
             since=since,
             batches=bytes(self._batches),
             tasks=self._tasks.tobytes(),

@@ -302,6 +302,8 @@ class MonitorModel:
         ):  # fmt: skip
             self.groups[number] = GroupInfo(*described)
             self.groups.move_to_end(number)
+        named = zip(events.group_sessions, events.group_clients, strict=True)
+        _remember(self.clients, ((session, client) for session, client in named if client), NAMES)
         while len(self.groups) > GROUPS:
             self.groups.popitem(last=False)
         at = ended = 0

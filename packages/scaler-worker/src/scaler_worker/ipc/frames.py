@@ -181,7 +181,7 @@ PRELOAD_FAILED: Final = 7
 INPUT_MISSING: Final = 8
 """The run was not started: the previous run has no result for it."""
 RETIRED: Final = 9
-"""The payload is the reason why the worker can run no more tasks; it exits."""
+"""The payload is the reason why the worker runs no more tasks; it exits. The status is 1 if it was asked to."""
 SAMPLES: Final = 10
 """Samples of a profile, which the run field names; the status is 1 for the last piece."""
 
@@ -265,9 +265,10 @@ class PreloadFailed:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRetired:
-    """A worker exits because it can run no more tasks; a run without a reply is lost."""
+    """A worker exits because it can run no more tasks, or was asked to; a run without a reply is lost."""
 
     text: str
+    was_asked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +290,7 @@ _RARE: Final[dict[int, Callable[[int, int, bytes], ReplyEvent]]] = {
     RETURNED: lambda status, run, payload: DatagramReturned(run, int.from_bytes(payload[:8], "little")),
     READY: lambda status, run, payload: WorkerReady(run),
     PRELOAD_FAILED: lambda status, run, payload: PreloadFailed(payload.decode("utf-8", "replace")),
-    RETIRED: lambda status, run, payload: WorkerRetired(payload.decode("utf-8", "replace")),
+    RETIRED: lambda status, run, payload: WorkerRetired(payload.decode("utf-8", "replace"), bool(status)),
     SAMPLES: lambda status, run, payload: SamplesTaken(run, bool(status), payload),
 }
 

@@ -48,7 +48,7 @@ from scaler_protocol.messages import (
     WorkerState,
     pieces_of,
 )
-from scaler_protocol.operations import Drain, Resized
+from scaler_protocol.operations import Drain, ProfilePart, Resized, TakeProfile
 from scaler_protocol.profiles import NO_PROFILE
 from scaler_worker.agent.core.draining import RELEASE_SECONDS
 from scaler_worker.agent.core.events import DrainRequested, EndAgent, SendToScheduler
@@ -73,6 +73,7 @@ from scaler_worker.symphony.run_queue import RunQueue, depth_of
 FIRST_RETRY_SECONDS: Final = 1.0
 LONGEST_RETRY_SECONDS: Final = 30.0
 """The pause before a session is opened again doubles between these."""
+_NOT_SAMPLED: Final = "tasks of Symphony are not sampled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,7 @@ class ProxyCore:
             Resend: self._resend,
             Functions: self._functions_came,
             ListProcesses: lambda message, now: self._send(ProcessList(message.request)),
+            TakeProfile: lambda message, now: self._send(ProfilePart(message.request, problem=_NOT_SAMPLED)),
             Drain: lambda message, now: self._drain("the scheduler asks for it", now),
             DrainRequested: lambda event, now: self._drain(event.reason, now),
             LinkUp: self._link_up,

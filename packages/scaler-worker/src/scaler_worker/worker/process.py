@@ -114,6 +114,7 @@ class WorkerRuntime(ObjectRuntime):
 
     def retire(self, why: str) -> None:
         """Run no more tasks in this process after the current one; `why` is logged."""
+        self._runner.asked_to_end = why
         self._damage.report(why)
         self._leftovers.note()  # so that the process is examined after this run
 

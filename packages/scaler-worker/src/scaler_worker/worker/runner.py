@@ -139,6 +139,8 @@ class Runner:
         output: PrintedOutput | None = None,
     ) -> None:
         self.inputs: Mapping[int, tuple[bool, bytes]] = {}
+        self.asked_to_end = ""
+        """Why this process is to run no more tasks, although nothing is wrong with it."""
         self._name, self._number, self._pid = name, number, pid
         self._origin = f"{name}@{host}"
         self._cells, self._capture, self._finish = cells, capture, finish
@@ -200,7 +202,7 @@ class Runner:
         self._undamaged_after = self._last
 
     def _retire(self, why: str) -> NoReturn:
-        self._reply(RETIRED, 0, 0, why.encode("utf-8", "replace")[:TEXT_LIMIT])
+        self._reply(RETIRED, int(why == self.asked_to_end), 0, why.encode("utf-8", "replace")[:TEXT_LIMIT])
         raise RetiredError(why)
 
     def forget_unused(self) -> bool:

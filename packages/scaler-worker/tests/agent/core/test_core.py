@@ -1273,6 +1273,17 @@ def test_processes_are_listed_once_each_slot_has_one() -> None:
     assert ProcessList(10, [1001], ["Worker[1]"]) in host.sent, "no other can be started"
 
 
+@pytest.mark.parametrize("was_asked", [True, False])
+def test_a_worker_that_was_asked_to_end_has_not_died(was_asked: bool) -> None:
+    host = Host(1)
+    host.ready_all()
+    host.handle(0, WorkerRetired("ann restarts the workers", was_asked))
+    host.die(0)
+    assert len(host.core.workers.deaths) == (not was_asked)
+    said = [any("ann restarts the workers" in text for text in texts) for texts in (host.started, host.logs)]
+    assert said == [was_asked, not was_asked]
+
+
 def test_an_agent_whose_last_worker_is_drained_gives_back_what_waits_and_ends() -> None:
     host = Host(1)
     host.ready_all()

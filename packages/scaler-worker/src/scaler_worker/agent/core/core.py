@@ -392,7 +392,7 @@ class AgentCore:
         self._nesting.resolve_deadlock(event.reason, now)
 
     def _retired(self, worker: WorkerRecord, event: frames.WorkerRetired, now: float) -> None:
-        worker.retire_reason = event.text
+        worker.retire_reason, worker.was_asked_to_end = event.text, event.was_asked
 
     def _written(self, worker: WorkerRecord, event: frames.OutputWritten, now: float) -> None:
         entry = worker.next_entry()

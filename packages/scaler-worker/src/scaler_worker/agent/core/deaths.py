@@ -54,6 +54,9 @@ class Deaths:
         if not killed:
             where = "".join(f" while it ran task {task:x}" for run, task, *_ in entries if run == current)
             text = f"{worker.name} (process {worker.pid}) {event.reason}{where}"
+            if worker.was_asked_to_end and not where:  # nothing has gone wrong
+                self._in_flight.effects.append(Log(logging.INFO, text))
+                return
             self._workers.deaths.append(text)
             # Its task's error has all of the last words, if it had a task.
             said = event.text.partition("\n")[0] if where else event.text

@@ -183,6 +183,7 @@ class WorkerRecord:
         "sequence",
         "sessions",
         "state",
+        "was_asked_to_end",
         "withdrawn",
     )  # fmt: skip
 
@@ -223,6 +224,7 @@ class WorkerRecord:
         """By run: what runs behind the current one have reported."""
         self.sessions: dict[int, None] = {}
         self.retire_reason = ""
+        self.was_asked_to_end = False
         """Why it retires, if it has reported that."""
         self.cpu = -1
         """CPU nanoseconds at the last reading; -1 if there was none since it has children."""
