@@ -78,7 +78,9 @@ def test_a_combo_takes_an_address_and_every_old_name(tmp_path: Path) -> None:
 
 def test_a_combo_whose_port_is_0_has_three_in_a_row(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with SchedulerClusterCombo(address="tcp://127.0.0.1:0", n_workers=1, logging_paths=(str(log),)) as combo:
+    with SchedulerClusterCombo(
+        address="tcp://127.0.0.1:0", n_workers=1, logging_paths=(str(log),), logging_level="INFO"
+    ) as combo:
         address = combo.get_address()
         with Client(address=address) as client:
             assert client.submit(bytes, 1_000_000).result(SECONDS) == bytes(1_000_000)
@@ -255,7 +257,10 @@ def test_agents_and_managers_name_the_address_of_the_other_service(words: list[s
         storage = f"{host}:{int(port) + 1}"
         command = [str(PROGRAMS / words[0]), *(word.format(storage) for word in words[1:])]
         done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=SECONDS)
-    reason = "this is the address of the object storage server: give that of the scheduler"
+    reason = (
+        "this is the address of the object storage server: "
+        "give that of the scheduler, whose port is one less by default"
+    )
     assert done.returncode == 1
     assert f"the scheduler at {storage} refuses this {who}: {reason}" in done.stdout
 
@@ -265,13 +270,19 @@ def test_the_address_of_the_other_service_is_named_as_what_it_is() -> None:
         scheduler = cluster.get_address()
         host, port = scheduler.rsplit(":", 1)
         storage = f"{host}:{int(port) + 1}"
-        reason = "this is the address of the object storage server: give that of the scheduler"
+        reason = (
+            "this is the address of the object storage server: "
+            "give that of the scheduler, whose port is one less by default"
+        )
         with pytest.raises(
             errors.HandshakeRefusedError, match=f"^the scheduler at {storage} refuses this client: {reason}$"
         ):
             Client(storage)
         with Client(scheduler, object_storage_address=scheduler) as client:
-            reason = "this is the address of the scheduler: give that of the object storage server"
+            reason = (
+                "this is the address of the scheduler: "
+                "give that of the object storage server, whose port is one more by default"
+            )
             with pytest.raises(
                 errors.HandshakeRefusedError, match=f"object storage server {scheduler} refused .*: {reason}$"
             ):

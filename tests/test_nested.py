@@ -345,7 +345,7 @@ def test_the_address_of_another_cluster_leads_there(client: Client, single: Loca
 def test_tasks_nested_deeper_than_there_are_descriptors_for_end(tmp_path: Path) -> None:
     """The agent can start no more workers: the deepest task is ended, and the cluster goes on."""
     log = tmp_path / "log"
-    with SchedulerClusterCombo(n_workers=1, logging_paths=(str(log),)) as combo:
+    with SchedulerClusterCombo(n_workers=1, logging_paths=(str(log),), logging_level="INFO") as combo:
         resource.prlimit(combo._services[0].pid, resource.RLIMIT_NOFILE, (120, 120))
 
         def nest(client: Client, depth: int) -> int:

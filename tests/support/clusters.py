@@ -33,7 +33,7 @@ class LocalCluster:
     def __init__(self, log: Path, **settings: Any) -> None:
         before = set(children(os.getpid()))
         self.log = log
-        self.combo = SchedulerClusterCombo(logging_paths=(str(log),), **settings)
+        self.combo = SchedulerClusterCombo(**{"logging_paths": (str(log),), "logging_level": "INFO", **settings})
         self.address: str = self.combo.get_address()
         self._started = set(children(os.getpid())) - before  # not workers that another cluster starts meanwhile
 

@@ -208,6 +208,7 @@ def test_storage_has_the_memory_and_the_disk_that_are_given_to_it(
     with SchedulerClusterCombo(
         n_workers=1,
         logging_paths=("log",),
+        logging_level="INFO",
         memory_limit=2_000_000,
         segment_directory="memory",
         spill_directory=tmp_path / "disk",
@@ -291,7 +292,7 @@ import neighbour
 def work(x):
     return neighbour.double(x), os.getcwd()
 
-cluster = SchedulerClusterCombo(n_workers=1, logging_paths=("/dev/null",))
+cluster = SchedulerClusterCombo(n_workers=1)
 client = Client(cluster.get_address())
 print(client.submit(work, 21).result(30), flush=True)
 print(client.submit(neighbour.double, 4).result(30), flush=True)
@@ -303,14 +304,15 @@ if sys.argv[1] == "stay":
 def script(folder: Path, how: str) -> subprocess.Popen[str]:
     (folder / "neighbour.py").write_text("def double(x):\n    return 2 * x\n", encoding="utf-8")
     (folder / "script.py").write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
-    return subprocess.Popen([sys.executable, "script.py", how], cwd=folder, stdout=subprocess.PIPE, text=True)
+    output = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "script.py", how], cwd=folder, stdout=output, stderr=output, text=True)
 
 
-def test_a_script_without_a_main_guard_sees_its_modules_and_ends_alone(tmp_path: Path) -> None:
+def test_a_script_without_a_main_guard_sees_its_modules_prints_only_its_own_and_ends_alone(tmp_path: Path) -> None:
     with script(tmp_path, "end") as process:
-        output, _ = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=60)
         assert process.returncode == 0
-    assert output == f"(42, {str(tmp_path)!r})\n8\n"
+    assert (output, errors) == (f"(42, {str(tmp_path)!r})\n8\n", "")
     assert not children(process.pid)
 
 

@@ -64,12 +64,14 @@ def test_the_reasons_of_a_service_follow_the_common_ones() -> None:
         (
             ServiceKind.STORAGE,
             ServiceKind.SCHEDULER,
-            "this is the address of the object storage server: give that of the scheduler",
+            "this is the address of the object storage server: "
+            "give that of the scheduler, whose port is one less by default",
         ),
         (
             ServiceKind.SCHEDULER,
             ServiceKind.STORAGE,
-            "this is the address of the scheduler: give that of the object storage server",
+            "this is the address of the scheduler: "
+            "give that of the object storage server, whose port is one more by default",
         ),
         (ServiceKind.SCHEDULER, 9, "this is the address of the scheduler: give that of the service 9"),
     ],

@@ -481,3 +481,20 @@ def test_a_connection_that_is_cut_takes_no_other_with_it(tmp_path: Path, transpo
         assert listener.send(routes[1], [HEADER.pack(0, 0), *map(bytes, encode(NeedHello()))])
         until(lambda: bool(others), turn_of(other, others))
         assert others == [LinkDown("the peer does not know this connection")]
+
+
+def test_the_port_for_monitors_is_named_as_what_it_may_be() -> None:
+    context = zmq.Context()
+    publisher = context.socket(zmq.XPUB)
+    port = publisher.bind_to_random_port("tcp://127.0.0.1")
+    try:
+        with dialing(Address("127.0.0.1", port)) as dialer:
+            events: list[UplinkEvent] = []
+            until(lambda: bool(events), turn_of(dialer, events))
+            [down] = events
+            assert down == LinkDown(
+                "connection closed before the handshake: if this is the scheduler's port for monitors, give the "
+                "scheduler's own, which is two less"
+            )
+    finally:
+        context.destroy(linger=0)

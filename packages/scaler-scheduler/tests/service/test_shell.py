@@ -131,13 +131,15 @@ def test_monitor_sockets_of_schedulers_that_were_killed_are_removed_by_the_next_
         assert started.end() == (0, "")
 
 
-def test_what_has_the_address_of_object_storage_and_is_none_is_warned_of() -> None:
+@pytest.mark.parametrize("named", [False, True])
+def test_what_has_the_address_of_object_storage_and_is_none_is_warned_of(named: bool) -> None:
     with scheduler("tcp://127.0.0.1:0", "-osa", "tcp://127.0.0.1:1") as stranger:
         taken = Address.parse(stranger.read_until("listen to scheduler address").split()[-1])
-        with scheduler(str(replace(taken, port=taken.port - 1))) as started:
+        words = ("tcp://127.0.0.1:0", "-osa", str(taken)) if named else (str(replace(taken, port=taken.port - 1)),)
+        with scheduler(*words) as started:
             line = started.read_until("does not answer as an object storage server")
             assert "[WARNING]" in line and f"at {taken} " in line
-            assert "this is the address of the scheduler: give that of the object storage server" in line
+            assert "this is the address of the scheduler: give that of the object storage server, whose port is" in line
             assert started.end() == (0, "")
 
 

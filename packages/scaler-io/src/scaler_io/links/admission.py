@@ -11,6 +11,10 @@ from scaler_protocol.ids import IDENTITY_BYTES
 from scaler_protocol.messages import Message
 
 _NAMES: Final = {ServiceKind.SCHEDULER: "scheduler", ServiceKind.STORAGE: "object storage server"}
+_WANTED: Final = {
+    ServiceKind.SCHEDULER: "scheduler, whose port is one less by default",
+    ServiceKind.STORAGE: "object storage server, whose port is one more by default",
+}
 _ROLES: Final = {
     Role.CLIENT: "a client",
     Role.AGENT: "an agent",
@@ -65,7 +69,7 @@ def admit(
     """
     name = _NAMES[service]
     if hello.protocol == PROTOCOL_VERSION and hello.service != service:
-        wanted = _NAMES.get(hello.service, f"service {hello.service}")
+        wanted = _WANTED.get(hello.service, f"service {hello.service}")
         return Refused([f"this is the address of the {name}: give that of the {wanted}"])
     reasons: list[str] = []
     if hello.protocol != PROTOCOL_VERSION:

@@ -159,7 +159,7 @@ class HandshakeFailure(NamedTuple):
 _REMEDY: Final = (
     "give its keys (--keys, SCALER_KEYS, keys= of a Client), or say --insecure (insecure=True) if it has none"
 )
-_MONITOR_PORT: Final = "if this is the scheduler's port for monitors, give the scheduler's own, which is two less"
+MONITOR_PORT: Final = "if this is the scheduler's port for monitors, give the scheduler's own, which is two less"
 
 
 def demands_keys(address: Address) -> str:
@@ -184,5 +184,5 @@ def handshake_failure(event: int, value: int, credentials: Credentials | None, a
         event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and value == errno.EPIPE
     ):
         text = f"the service at {address} has another key than the one that the key {holder.name} was made for"
-        return HandshakeFailure(f"{text}, or uses no keys: {_REMEDY}; {_MONITOR_PORT}", final=False)
+        return HandshakeFailure(f"{text}, or uses no keys: {_REMEDY}; {MONITOR_PORT}", final=False)
     return HandshakeFailure("", final=False)

@@ -26,6 +26,7 @@ from scaler_io.transport.connections import FRAME_BYTES, Connection, ConnectionL
 from scaler_io.transport.curve import (
     CURVE_BYTES,
     HANDSHAKE_FAILURES,
+    MONITOR_PORT,
     Control,
     Gate,
     HandshakeFailure,
@@ -67,6 +68,7 @@ _REASONS = {
 }
 _MAY_DEMAND_KEYS = "; or it demands keys: give --keys or SCALER_KEYS, or keys= of a Client"
 _LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | HANDSHAKE_FAILURES
+_WATCHED = _LOST | zmq.EVENT_HANDSHAKE_SUCCEEDED
 _LONGEST_WAIT_SECONDS = 3600.0
 _MISMATCHES = 2
 """Controls in a row that were kept, after which it is certain that a service has another key."""
@@ -207,6 +209,7 @@ class _Connection:
         self._address, self._credentials, self._began = address, credentials, time.monotonic()
         self.ipv6 = ipv6
         self._reason: str | None = None
+        self._has_shaken_hands = False
         self._was_readable = False
         self.socket = make_socket(context, zmq.DEALER)
         self.socket.setsockopt(zmq.IPV6, ipv6)
@@ -214,7 +217,7 @@ class _Connection:
         self.socket.setsockopt(zmq.RECONNECT_IVL, NEVER_MS)
         send_heartbeats(self.socket)
         use_credentials(self.socket, credentials, address)
-        self.monitor = self.socket.get_monitor_socket(_LOST)
+        self.monitor = self.socket.get_monitor_socket(_WATCHED)
         self.monitor.linger = 0
         try:
             self.socket.connect(str(address))
@@ -238,13 +241,18 @@ class _Connection:
 
     def lost(self) -> str | None:
         """Why the connection is gone; None if it is not."""
-        if self._reason is None and is_readable(self.monitor):
+        while self._reason is None and is_readable(self.monitor):
             event = recv_monitor_message(self.monitor, zmq.NOBLOCK)
+            if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._has_shaken_hands = True
+                continue
             failure = handshake_failure(event["event"], event["value"], self._credentials, self._address)
             # A service that is busy ends a handshake, too, but not at once.
             if failure.final or time.monotonic() < self._began + HANDSHAKE_MS / 2000:
                 self.failure = failure
             reason = _REASONS.get(int(event["event"]), "the peer does not speak ZeroMQ as we do")
+            if event["event"] == zmq.EVENT_DISCONNECTED and not self._has_shaken_hands:
+                reason += f" before the handshake: {MONITOR_PORT}"
             if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and self._credentials is None:
                 reason += _MAY_DEMAND_KEYS
             self._reason = self.failure.reason or reason

@@ -27,6 +27,8 @@ RETRY_SECONDS = 10.0
 ANSWER_SECONDS = 10.0
 """How long a server that another process has started may take to answer."""
 _PROBE_SECONDS = 0.1
+_NAMED_SECONDS = 1.0
+"""Between two looks whether the server that the options name has been started."""
 
 
 class StorageServer:
@@ -65,8 +67,11 @@ class StorageServer:
             )  # fmt: skip
 
     async def keep(self) -> None:
-        """Start the server whenever none is running, until cancelled; returns at once if the options name a server."""
+        """Start the server whenever none is running, until cancelled; one that the options name is only looked at."""
         if self._options.object_storage_address is not None:
+            while not await _listens(self.address):
+                await asyncio.sleep(_NAMED_SECONDS)
+            await self._warn_of_strangers()
             return
         seconds = WAIT_SECONDS if self._process is None else START_SECONDS
         while True:
@@ -107,7 +112,7 @@ class StorageServer:
         if not link.is_up:
             LOGGER.warning(
                 "Scheduler: what listens at %s does not answer as an object storage server: %s; payloads above 16 KiB "
-                "cannot be stored; end it, or name a server with --object-storage-address",
+                "cannot be stored; end it, or name another server with --object-storage-address",
                 self.address, link.problem or f"no answer for {ANSWER_SECONDS:g} s",
             )  # fmt: skip
 
