@@ -69,7 +69,7 @@ def _progress(done: int) -> None:
 def main() -> None:
     """Run the demo; exits with an error where anything is not as it should be."""
     started = time.perf_counter()
-    with SchedulerClusterCombo(n_workers=WORKERS, logging_level="WARNING") as cluster:
+    with SchedulerClusterCombo(n_workers=WORKERS, logging_paths=("/dev/stdout",)) as cluster:
         address = cluster.get_address()
         print(f"cluster of {WORKERS} workers at {address}, ready after {time.perf_counter() - started:.2f} s")
         with Client(address=address) as client:

@@ -124,6 +124,8 @@ def test_a_program_with_a_cluster_of_its_own(name: str, tmp_path: Path) -> None:
     program, expected = WITH_A_CLUSTER[name]
     if name == "uvloop":
         pytest.importorskip("uvloop")
+        told = 'event_loop="uvloop", logging_level="INFO", logging_paths=("/dev/stdout",)'
+        program = program.replace('event_loop="uvloop"', told)
     script = tmp_path / "program.py"
     script.write_text(program.replace(":2345", f":{free_ports(3)}"), "utf-8")
     lines = run_script(script).splitlines(keepends=True)
