@@ -291,7 +291,7 @@ def test_a_port_that_a_stranger_has(start: Start) -> None:
     [
         (["tcp://0.0.0.0:0", "--no-insecure"], "can be reached from other hosts"),
         (["127.0.0.1:80"], "write tcp://host:port"),
-        ([LOCAL, "--memory-limit", "0"], "0 is less than 1"),
+        ([LOCAL, "--memory-limit", "0"], "0 is less than 1 byte"),
         ([LOCAL, "--spill-limit", "5"], "--spill-limit needs a --spill-directory"),
         ([LOCAL, "--io-threads", "2"], "--io-threads: every process has one ZeroMQ thread"),
         ([LOCAL, "--memory-limt", "9"], "did you mean --memory-limit"),

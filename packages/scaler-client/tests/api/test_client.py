@@ -522,6 +522,12 @@ def test_the_executor(client: Client) -> None:
     assert client.submit(add, 1).result(10) == 11
 
 
+def test_what_belongs_to_a_client_is_no_argument(client: Client) -> None:
+    for owned in (client.executor(), client.options(retries=1), client.options(retries=1).submit):
+        with pytest.raises(TypeError, match=r"with their client: pass the client|with its client: pass the client"):
+            client.submit(repr, owned)
+
+
 def test_a_future_keeps_its_client_connected(cluster: Any) -> None:
     def start() -> tuple[Any, threading.Thread]:
         client = Client(cluster.address, timeout_seconds=10)

@@ -87,6 +87,7 @@ ANYTHING = st.one_of(
             )
         ),
         ({"spill_limit": 5}, "spill_limit is 5, but there is no spill_directory"),
+        ({"journal_sync": "full"}, "journal_sync is 'full', but there is no journal"),
         ({"logging_config_file": "/no/such/file"}, "logging_config_file is '/no/such/file', and there is no such file"),
         ({"logging_config_file": "/"}, "logging_config_file is '/', and there is no such file"),
     ],

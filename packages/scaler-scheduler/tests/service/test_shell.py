@@ -289,9 +289,13 @@ def test_its_own_storage_server_is_replaced_when_it_dies() -> None:
         (["--segment-directory", "/dev/null"],
          "--segment-directory /dev/null: File exists; name a directory that can be written to"),
         (["--object-storage-address", "tcp://127.0.0.1:0"], "cannot connect to port 0"),
+        (["--journal-sync", "full"], "--journal-sync full needs a --journal to record work in"),
+        (["--journal-key-limit", "5MiB"], "--journal-key-limit needs a --journal to record work in"),
+        (["--journal", "journal", "--journal-key-limit", "1kB"],
+         "--journal-key-limit: 1kB is less than 1,048,576 bytes"),
     ],
 )  # fmt: skip
-def test_options_of_a_storage_that_is_not_ours(words: list[str], complaint: str) -> None:
+def test_options_that_contradict_each_other(words: list[str], complaint: str) -> None:
     command = [sys.executable, "-m", "scaler_scheduler", f"tcp://127.0.0.1:{free_ports()}", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 2 and complaint in done.stderr and not done.stdout

@@ -46,7 +46,7 @@ DUMP: Final = Command(
     options=(
         Option(("address", "scheduler_address"), "the scheduler", Address.parse_peer),
         *KEYS,
-        Option(("--output", "-o"), "a file to write; standard output", path, default=None, metavar="FILE"),
+        Option(("--output", "-o"), "a file to write; standard output if left out", path, default=None, metavar="FILE"),
         Option(("--timeout-seconds", "-t"), "how long to wait for an answer", positive_seconds, default=5.0),
     ),
     example="scaler dump tcp://127.0.0.1:2345 -o dump.json",

@@ -93,13 +93,15 @@ LIST: Final = Command(
     section="keys",
     config=ListOptions,
     options=(_KEYS,),
+    example="scaler keys list --keys ~/.scaler/keys",
 )
 REVOKE: Final = Command(
     program="scaler keys revoke",
-    description="Accept a key no longer.",
+    description="Accept a key no longer, and close its connections.",
     section="keys",
     config=RevokeOptions,
     options=(Option(("name",), "what the key is called in the list"), _KEYS),
+    example="scaler keys revoke ada --keys ~/.scaler/keys",
 )
 
 

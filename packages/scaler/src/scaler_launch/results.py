@@ -151,7 +151,7 @@ def _receive(link: OperatorLink, address: Address, question: ListTasks | EndSess
             if not piece.left:
                 return pieces
         if link.problem and not link.is_up:
-            raise NoResultsError(f"the scheduler at {address} does not answer: {link.problem}")
+            raise NoResultsError(f"the scheduler at {address} gives no results: {link.problem}")
         time.sleep(_LOOK_SECONDS)
     raise NoResultsError(f"no scheduler answers at {address}; is it running there?")
 

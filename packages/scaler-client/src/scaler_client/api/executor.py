@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from weakref import WeakSet
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ class ClientExecutor(concurrent.futures.Executor):
         self._lock = threading.RLock()  # reentrant: a finalizer may submit during a submission
         self._futures: WeakSet[ScalerFuture[Any]] = WeakSet()  # the client keeps futures alive until they are done
         self._closed = False
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an executor stays with its client: pass the client, and call its executor() there")
 
     @property
     def _max_workers(self) -> int:

@@ -144,6 +144,8 @@ class LocalClusterConfig:
             )
         if self.gpus is not None and GPU in {*offered, *together}:
             raise ValueError(f"gpus: workers that see a GPU offer {GPU}=1 by that; leave {GPU} out of capabilities")
+        if self.journal_sync != "normal" and self.journal is None:
+            raise ValueError(f"journal_sync is {self.journal_sync!r}, but there is no journal: give both, or none")
         if self.spill_limit is not None and self.spill_directory is None:
             raise ValueError(f"spill_limit is {self.spill_limit}, but there is no spill_directory: give both, or none")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from scaler_client.api.lazy_maps import LazyMaps, columns
 from scaler_client.futures.futures import ScalerFuture
@@ -87,6 +87,9 @@ class OptionedCalls(LazyMaps):
         """
         prefetchable = can_prefetch((iterable,)) and can_prefetch(iterable)
         return self._run(fn, rows("starmap()", iterable), prefetchable, progress, return_exceptions)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("calls with options stay with their client: pass the client, and call its options() there")
 
     def _run(
         self,

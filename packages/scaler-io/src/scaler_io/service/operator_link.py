@@ -47,7 +47,8 @@ class OperatorLink:
         self.joins = 0
         """How often the service has welcomed this operator as a new one: it has lost all earlier messages."""
         self.problem = ""
-        """Why there is no link; empty if that is not known."""
+        """Why there is no link, behind the name of the service, which is `it`; empty if that is not known."""
+        self._address = address
         uplink = Uplink(hello, time.monotonic(), timeout_seconds=TIMEOUT_SECONDS)
         self._dialer = Dialer(address, uplink, context, credentials=credentials)
         self._unsent: list[Message] = []
@@ -65,7 +66,7 @@ class OperatorLink:
                 self.is_up, self.problem = True, ""
                 self.joins += not event.resumed
             elif isinstance(event, LinkRefused):
-                self.problem = "; ".join(event.reasons)
+                self.problem = event.reason(self._address)
             elif isinstance(event, LinkLost):
                 self.is_up = False
                 self.problem = f"{event.reason}: {self._down_reason}" if self._down_reason else event.reason

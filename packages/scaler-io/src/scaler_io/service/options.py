@@ -13,6 +13,7 @@ from scaler_protocol.byte_counts import parse_bytes
 from scaler_protocol.errors import AddressError
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import SECONDS, SIZE
+from scaler_protocol.plurals import counted
 from scaler_protocol.safe_text import escaped
 
 LINE_LENGTH: Final = 2000
@@ -162,7 +163,7 @@ def byte_count(minimum: int = 0) -> Callable[[str], int]:
     def parse(text: str) -> int:
         number = parse_bytes(text)
         if number < minimum:
-            raise ValueError(f"{number} is less than {minimum}")
+            raise ValueError(f"{text} is less than {counted(minimum, 'byte')}")
         if number > SIZE.most:
             raise ValueError(f"{text} is more than {SIZE.most:,} bytes")
         return number

@@ -75,6 +75,9 @@ class SchedulerOptions(ServerOptions):
             for option in STORAGE_OPTIONS:
                 if getattr(self, option.destination) is not None:
                     raise ValueError(f"{option.names[0]} is for the server at --object-storage-address: give it there")
+        if self.journal is None and (self.journal_key_limit is not None or self.journal_sync != "normal"):
+            wanting = "--journal-sync full" if self.journal_key_limit is None else "--journal-key-limit"
+            raise ValueError(f"{wanting} needs a --journal to record work in")
         self.policies()
         # Not super(): dataclass(slots=True) makes a new class, which super() in its methods does not refer to.
         ServerOptions.check(self)
@@ -193,7 +196,7 @@ JOURNAL_OPTIONS = (
         ("--journal-key-limit",),
         "bytes that the clients of one key may have in the journal, without keys each client; by default a quarter of "
         "its disk",
-        byte_count(1),
+        byte_count(2**20),
         default=None,
         metavar="BYTES",
     ),
@@ -218,10 +221,15 @@ COMMAND = Command(
             Address.parse_peer,
             default=None,
         ),
-        Option(("--monitor-address", "-ma"), "where monitors subscribe; port + 2", Address.parse, default=None),
+        Option(
+            ("--monitor-address", "-ma"),
+            "where monitors subscribe; the port after the next if left out",
+            Address.parse,
+            default=None,
+        ),
         Option(
             ("--metrics-address",),
-            "where Prometheus reads /metrics; none",
+            "where Prometheus reads /metrics; nowhere if left out",
             http_address,
             default=None,
             metavar="HOST:PORT",
@@ -235,7 +243,8 @@ COMMAND = Command(
         ),
         Option(
             ("--max-session-bytes",),
-            "memory of the scheduler for the tasks of one client; all have twice as much; a quarter of this host's",
+            "memory of the scheduler for the tasks of one client; all have twice as much; a quarter of what the host "
+            "or control group allows if left out",
             byte_count(1),
             default=None,
             metavar="BYTES",

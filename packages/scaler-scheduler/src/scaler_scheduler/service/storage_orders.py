@@ -69,7 +69,8 @@ class StorageOrders:
             self._link.turn()
         if self._link.problem and self._link.problem != self._problem:
             LOGGER.warning(
-                "Scheduler: results of named sessions may get lost in storage, and big ones are not copied: %s",
+                "Scheduler: results of named sessions may get lost in storage, and big ones are not copied: %s: %s",
+                self._address,
                 self._link.problem,
             )
         self._problem = self._link.problem
