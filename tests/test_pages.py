@@ -120,6 +120,13 @@ def test_every_page_shows_what_the_scheduler_says(
     wait_shown(page, "running", "2")
     assert (shown(page, "workers"), shown(page, "agents")) == ("2", "1")
     assert shown(page, "failed") == f"{status.raised + status.failed:,}"
+    wait_shown(page, "progress", "support.gates:wait_at")
+    line = page.get_by_test_id("progress").get_by_role("row").filter(has_text="wait_at").inner_text()
+    assert line.split("\t") == [client.name, "support.gates:wait_at", "0 %", "0", "3", "unknown"]
+    line = page.get_by_test_id("last-failures").get_by_role("row").filter(has_text="explode").inner_text()
+    assert line.split("\t")[2:] == ["ValueError: no", f"{failed.task_id:x}"]
+    page.locator(".nicegui-echart").hover(position={"x": 300, "y": 60})
+    page.wait_for_function("() => /memory[^]*tasks\\/s/.test(document.querySelector('.nicegui-echart').innerText)")
 
     page.get_by_role("link", name="Tasks", exact=True).click()
     page.get_by_test_id("tasks-filter").fill("wait_at")
@@ -178,9 +185,7 @@ def test_every_page_shows_what_the_scheduler_says(
     assert [future.result() for future in [*running, *waiting]] == list(range(5))
 
     page.goto(f"{site}/functions?dark=1")
-    wait_shown(page, "functions", "support.gates:wait_at")
-    line = page.get_by_test_id("functions").get_by_role("row").filter(has_text="support.gates:wait_at").inner_text()
-    assert line.split("\t")[1:3] == ["5", "5"]
+    wait_shown(page, "functions", "support.gates:wait_at\t5\t5\t")
     page.goto(f"{site}/stream")
     wait_shown(page, "stream-count", "tasks on 2 workers")
     page.wait_for_selector("svg path[stroke='#d00']", state="attached")  # what has failed is marked

@@ -12,6 +12,7 @@ from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.failed_task import NO_RESULT
 from scaler_ui.model.failures import failed_tasks, failure_groups, failures_of
 from scaler_ui.model.model import MonitorModel
+from scaler_ui.model.overview import FAILURES_SHOWN, last_failures
 from scaler_ui.model.subjects import failure_facts
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ def model(publications: Publications) -> MonitorModel:
 
 
 def test_groups_have_counts_and_times(model: MonitorModel) -> None:
+    assert [row["id"] for row in last_failures(model, PageRequest()).rows] == [
+        f"{failure.task:x}" for failure in reversed(model.failures.values())
+    ][:FAILURES_SHOWN]
     rows = failure_groups(model, PageRequest(order="count")).rows
     assert [(row["function"], row["exception"], row["count"]) for row in rows] == [
         ("m:train", "ValueError", 2),

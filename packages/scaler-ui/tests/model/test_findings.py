@@ -11,6 +11,8 @@ import pytest
 from scaler_protocol.messages import Status, WorkerState
 from scaler_protocol.monitoring import EventKind, MonitorHistory, MonitorMessage, StorageStatus, TaskEvents, TaskStep
 from scaler_protocol.profiles import PROFILE
+from scaler_ui.model import overview
+from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.estimates import estimates
 from scaler_ui.model.findings import Finding, Severity, findings, sentence
 from scaler_ui.model.model import MonitorModel
@@ -195,6 +197,8 @@ def test_the_time_that_is_left_comes_from_what_was_measured(publications: Public
     assert work.seconds == pytest.approx(2.0 * 560 / 6) and work.spread < 1
     assert (other.function, other.seconds) == ("g", None)
     assert findings(healthy, NOW)[0].text.endswith("about 3 min left.")
+    [row, _] = overview.progress(healthy, PageRequest(order="seconds", descending=True)).rows
+    assert (row["client"], row["function"], row["done"], row["left"]) == ("Client|a", "f", 1, "about 3 min")
     assert WorkerState.RUNNING in (healthy.status.worker_states if healthy.status else ())
 
 

@@ -88,10 +88,11 @@ def _estimate(
 
 def time_left(model: MonitorModel) -> str:
     """About how long the open work takes, in words; empty if there is none, or none can be measured."""
-    return _in_words(estimates(model), model)
+    return in_words(estimates(model))
 
 
-def _in_words(found: Iterable[Estimate], model: MonitorModel) -> str:
+def in_words(found: Iterable[Estimate]) -> str:
+    """About how long this work takes; empty if nothing of it can be measured."""
     known = [each for each in found if each.seconds is not None]
     if not known:
         return ""

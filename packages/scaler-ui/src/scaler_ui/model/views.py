@@ -206,11 +206,12 @@ def events(model: MonitorModel, request: PageRequest) -> TablePage:
     return page_of(rows, request, ("text", "task", "level"))
 
 
-FIGURES = (
-    "tasks/s", "latency", "waiting", "queued", "running", "success", "failed", "cancelled", "lost runs", "workers",
-    "agents", "clients", "cluster cpu", "cluster memory", "lag", "scheduler cpu", "scheduler memory",
+LARGE_FIGURES = ("running", "waiting", "tasks/s", "failed")
+"""Names of the numbers on the overview that say most."""
+SMALL_FIGURES = (
+    "latency", "queued", "success", "cancelled", "lost runs", "workers", "agents", "clients", "cluster cpu",
+    "cluster memory", "lag", "scheduler cpu", "scheduler memory",
 )  # fmt: skip
-"""Names of the numbers on the overview."""
 
 
 def figures(model: MonitorModel) -> dict[str, str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from nicegui import ui
 
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_ui.model.addresses import address
 from scaler_ui.model.colours import FunctionColours
 from scaler_ui.model.views import Points, TaskStream
@@ -14,6 +16,10 @@ _LABEL = {"hideOverlap": True}
 _FAINT = {"lineStyle": {"color": "#8884"}}
 _TIP = {"backgroundColor": "#101a2b", "borderWidth": 0, "textStyle": {"color": "#e5eaf0", "fontSize": 12}}
 _COLOURS = ["#3b82f6", "#d97706", "#10b981"]
+_TITLE = {"fontSize": 13, "fontWeight": 500}
+_LINE_PIXELS = 116
+_AXIS_PIXELS = 20
+"""Height of the times below the last chart."""
 PALETTE = (
     "#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#9c755f", "#edc948", "#6b5fc7", "#86bcb6", "#d4a6c8",
     "#8cd17d", "#1f6f8b",
@@ -23,36 +29,63 @@ OTHERS = "#b9c0c9"
 """The colour of further functions."""
 
 
-class LinesOverTime:
-    """A chart of lines with one unit; `write` is JavaScript that formats a value."""
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What one of several charts shows: lines of one unit; `write` is JavaScript that formats a value."""
 
-    def __init__(self, title: str, names: tuple[str, ...], write: str, points: Points) -> None:
-        self._names = names
-        self._options = {
-            "color": _COLOURS,
-            "tooltip": {"trigger": "axis", ":valueFormatter": write, **_TIP},
-            "legend": {"show": len(names) > 1, "right": 0, "top": 0, "icon": "roundRect", "itemWidth": 12},
-            "grid": {"left": 4, "right": 12, "top": 28, "bottom": 4, "containLabel": True},
-            "xAxis": {
-                "type": "time", "axisLabel": {**_LABEL, "formatter": "{HH}:{mm}:{ss}"}, "splitNumber": 4,
-                "min": "dataMin", "max": "dataMax",
-            },
-            "yAxis": {
-                "type": "value", "min": 0, "splitNumber": 4, "splitLine": _FAINT,
-                "axisLabel": {**_LABEL, ":formatter": write},
-            },
+    title: str
+    names: tuple[str, ...]
+    write: str
+
+
+class LinesOverTime:
+    """Charts one below the other, with one axis of time and one cursor."""
+
+    def __init__(self, lines: Sequence[Line], points: Points) -> None:
+        self._names = [name for line in lines for name in line.names]
+        options: dict[str, Any] = {
+            "tooltip": {"trigger": "axis", **_TIP},
+            "axisPointer": {"link": [{"xAxisIndex": "all"}]},
             "animation": False,
-            "series": [
-                {
-                    "type": "line", "name": name, "data": points[name], "showSymbol": False,
-                    "lineStyle": {"width": 1.5}, "areaStyle": {"opacity": 0.12},
-                }
-                for name in names
-            ],
-        }  # fmt: skip
+            **{key: [] for key in ("title", "legend", "grid", "xAxis", "yAxis", "series")},
+        }
+        for place, line in enumerate(lines):
+            self._add(options, place, line, points, is_last=place == len(lines) - 1)
+        titles = ", ".join(line.title for line in lines)
         with ui.card().classes("panel chart"):
-            ui.label(title).classes("chart-title").props("role=heading aria-level=2")
-            self._chart = ui.echart(self._options, renderer="svg").props(f'role=img aria-label="{title}"')
+            self._chart = ui.echart(options, renderer="svg").props(f'role=img aria-label="{titles}"')
+            self._chart.style(f"height: {_LINE_PIXELS * len(lines) + _AXIS_PIXELS}px")
+
+    @staticmethod
+    def _add(options: dict[str, Any], place: int, line: Line, points: Points, *, is_last: bool) -> None:
+        """Add a chart below the others."""
+        top = _LINE_PIXELS * place
+        options["title"].append({"text": line.title, "left": 0, "top": top, "textStyle": _TITLE})
+        if len(line.names) > 1:
+            options["legend"].append(
+                {"data": line.names, "right": 0, "top": top, "icon": "roundRect", "itemWidth": 12, "itemHeight": 10}
+            )
+        options["grid"].append({"left": 64, "right": 12, "top": top + 28, "height": _LINE_PIXELS - 44})
+        options["xAxis"].append(
+            {
+                "type": "time", "gridIndex": place, "min": "dataMin", "max": "dataMax", "splitNumber": 4,
+                "axisLabel": {**_LABEL, "show": is_last, "formatter": "{HH}:{mm}:{ss}"},
+            }
+        )  # fmt: skip
+        options["yAxis"].append(
+            {
+                "type": "value", "gridIndex": place, "min": 0, "splitNumber": 2, "splitLine": _FAINT,
+                "axisLabel": {**_LABEL, ":formatter": line.write},
+            }
+        )  # fmt: skip
+        options["series"] += [
+            {
+                "type": "line", "name": name, "data": points[name], "xAxisIndex": place, "yAxisIndex": place,
+                "showSymbol": False, "lineStyle": {"width": 1.5}, "areaStyle": {"opacity": 0.12}, "color": colour,
+                "tooltip": {":valueFormatter": line.write},
+            }
+            for name, colour in zip(line.names, _COLOURS, strict=False)
+        ]  # fmt: skip
 
     def show(self, points: Points) -> None:
         """Draw these points if they have changed."""

@@ -37,6 +37,21 @@ RUNNERS = TableKind(
     key="key", order="elapsed", filtered=False,
     links={"worker": ("worker", "page"), "task": ("task", "task"), "function": ("function", "function")},
 )  # fmt: skip
+PROGRESS = TableKind(
+    "progress",
+    {
+        "client": "client", "function": "function", "done": "done", "finished": "ended", "open": "waiting",
+        "left": "left",
+    },
+    key="key", order="seconds", filtered=False, brief=True, unsorted=("left",), bars=("done",),
+    links={"client": ("client", "client"), "function": ("function", "function")},
+)  # fmt: skip
+LAST_FAILURES = TableKind(
+    "last-failures",
+    {"time": "time", "function": "function", "error": "error", "id": "task"},
+    key="id", order="time", filtered=False, brief=True, unsorted=("time", "function", "error", "id"),
+    links={"id": ("task", "id"), "function": ("function", "function")},
+)  # fmt: skip
 HOSTS = TableKind(
     "hosts",
     {

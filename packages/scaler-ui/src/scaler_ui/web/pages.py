@@ -18,9 +18,8 @@ from starlette.responses import Response
 from scaler_ui.history.keeper import HistoryKeeper
 from scaler_ui.listening import Listening
 from scaler_ui.model import cluster_views, views, workload_views
-from scaler_ui.model.addresses import address, names_in
+from scaler_ui.model.addresses import names_in
 from scaler_ui.model.failures import failure_groups
-from scaler_ui.model.findings import Finding, findings
 from scaler_ui.model.subjects import hosts
 from scaler_ui.web.charts import LinesOverTime, Timeline
 from scaler_ui.web.kinds import (
@@ -39,24 +38,20 @@ from scaler_ui.web.kinds import (
     WORKLOADS,
 )
 from scaler_ui.web.operator_actions import OperatorActions
+from scaler_ui.web.overview_page import LINES, REFRESH_SECONDS, OverviewPage
 from scaler_ui.web.parts import Figures, ServerTable, heading, subheading
 from scaler_ui.web.profile_page import ProfilePage
 from scaler_ui.web.subject_pages import SubjectPages, Unknown
 
-REFRESH_SECONDS = 1.0
 STREAM_SECONDS = 2.0
 MINUTE_SECONDS = 60.0
 WINDOWS = {60: "1 minute", 300: "5 minutes", 1800: "30 minutes"}
 DAYS = {0.25: "6 hours", 1: "1 day", 7: "7 days", 30: "30 days"}
-COUNT = "value => value.toLocaleString()"
-PERCENT = "value => `${value.toLocaleString()} %`"
-MILLISECONDS = "value => value < 1000 ? `${value} ms` : `${(value / 1000).toLocaleString()} s`"
 LIST_OF = {
     "task": "/tasks", "worker": "/workers", "host": "/hosts", "client": "/clients", "function": "/functions",
     "graph": "/graphs", "failure": "/failures", "workload": "/history",
 }  # fmt: skip
 """The page of the menu to which pages about one thing belong."""
-MEBIBYTES = "value => value < 1024 ? `${value} MiB` : `${(value / 1024).toLocaleString()} GiB`"
 
 
 class Pages:
@@ -70,7 +65,7 @@ class Pages:
         self._keeper = keeper
         about = SubjectPages(listening, actions)
         self._places: dict[str, tuple[str, Callable[[], None]]] = {
-            "/": ("Overview", self._overview),
+            "/": ("Overview", OverviewPage(listening).fill),
             "/tasks": ("Tasks", self._tasks),
             "/failures": ("Failures", self._failures),
             "/stream": ("Task stream", self._stream),
@@ -172,47 +167,6 @@ class Pages:
         if self._model.is_stale(now):
             return f"stale: nothing was heard for {now - self._model.heard:.0f} s", True
         return status.address, False
-
-    def _overview(self) -> None:
-        heading("Overview")
-        with ui.card().classes("panel findings").props('data-testid="findings" role="status"'):
-            self._findings()
-        figures, points = Figures(views.FIGURES, views.figures(self._model)), views.lines(self._model)
-        with ui.element("div").classes("charts"):
-            charts = _charts(points)
-
-        def refresh() -> None:
-            figures.show(views.figures(self._model))
-            points = views.lines(self._model)
-            for chart in charts:
-                chart.show(points)
-
-        ui.timer(REFRESH_SECONDS, refresh, immediate=False)
-
-    def _findings(self) -> None:
-        """How far the work is, and what is wrong."""
-
-        @ui.refreshable
-        def sentences(found: list[Finding]) -> None:
-            for finding in found:
-                before, subject, behind = finding.parts
-                with ui.element("div").classes(f"is-{finding.severity.name.lower()}"):
-                    ui.label(before)
-                    if subject:
-                        ui.link(subject, address(finding.place, subject))
-                        ui.label(behind)
-
-        shown = findings(self._model, self._listening.now)
-        sentences(shown)
-
-        def refresh() -> None:
-            nonlocal shown
-            now = findings(self._model, self._listening.now)
-            if now != shown:
-                shown = now
-                sentences.refresh(now)
-
-        ui.timer(REFRESH_SECONDS, refresh, immediate=False)
 
     def _tasks(self) -> None:
         heading(
@@ -325,26 +279,14 @@ class Pages:
         with ui.row().classes("tools"):
             window = ui.select(DAYS, value=1, label="Window").props('dense options-dense aria-label="window"')
         points = workload_views.minute_lines(self._model, window.value)
-        with ui.element("div").classes("charts"):
-            charts = _charts(points)
+        charts = LinesOverTime(LINES, points)
 
         def refresh() -> None:
             points = workload_views.minute_lines(self._model, window.value)
-            for chart in charts:
-                chart.show(points)
+            charts.show(points)
 
         window.on_value_change(refresh)
         ui.timer(MINUTE_SECONDS, refresh, immediate=False)
-
-
-def _charts(points: views.Points) -> tuple[LinesOverTime, ...]:
-    return (
-        LinesOverTime("Tasks that ended per second", ("tasks/s",), COUNT, points),
-        LinesOverTime("Latency: mean from submission to end", ("latency",), MILLISECONDS, points),
-        LinesOverTime("Tasks now", ("waiting", "queued", "running"), COUNT, points),
-        LinesOverTime("CPU of all workers, of one core", ("cpu",), PERCENT, points),
-        LinesOverTime("Memory of all workers", ("memory",), MEBIBYTES, points),
-    )
 
 
 def _address_of(request: Request) -> str:

@@ -71,6 +71,10 @@ class TableKind:
     states: tuple[str, ...] = ()
     filters: tuple[str, ...] = ()
     unsorted: Collection[str] = ()
+    bars: Collection[str] = ()
+    """Columns of percentages, which are drawn, too."""
+    brief: bool = False
+    """Whether the number of rows is left out unless there are more than a page shows."""
     links: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -85,7 +89,7 @@ class ServerTable:
     """
 
     def __init__(self, kind: TableKind, fetch: Fetch, prefix: str = "") -> None:
-        self._fetch = fetch
+        self._fetch, self._brief = fetch, kind.brief
         self._router = ui.context.client.sub_pages_router
         orders = [name for name in kind.columns if name not in kind.unsorted]
         default = PageRequest(count=ROWS, order=kind.order)
@@ -181,6 +185,8 @@ class ServerTable:
         if (page.rows, page.total) == (self.table.rows, pagination.get("rowsNumber")):
             return
         pagination["rowsNumber"] = page.total
+        if self._brief:
+            self.table.props["hide-bottom"] = 0 < page.total <= self._request.count
         self.table.rows[:] = page.rows
         self.table.update()
 
@@ -199,6 +205,8 @@ def _column(name: str, title: str, kind: TableKind) -> dict[str, Any]:
         "sortable": name not in kind.unsorted,
         "align": "left" if name in _TEXTS else "right",
     }
+    if name in kind.bars:
+        column["bar"] = True
     if name in kind.links:
         column["link"] = kind.links[name]
     if name in _TIMES:
@@ -219,8 +227,8 @@ def _column(name: str, title: str, kind: TableKind) -> dict[str, Any]:
 class Figures:
     """Numbers with names."""
 
-    def __init__(self, names: tuple[str, ...], texts: dict[str, str]) -> None:
-        with ui.element("div").classes("figures"):
+    def __init__(self, names: tuple[str, ...], texts: dict[str, str], *, large: bool = False) -> None:
+        with ui.element("div").classes("figures large" if large else "figures"):
             self._cards = {name: self._card(name, texts.get(name, "")) for name in names}
 
     @staticmethod
@@ -231,8 +239,8 @@ class Figures:
 
     def show(self, texts: dict[str, str]) -> None:
         """Show these numbers; others stay unchanged."""
-        for name, text in texts.items():
-            self._cards[name].text = text
+        for name, card in self._cards.items():
+            card.text = texts.get(name, card.text)
 
 
 class FactList(ui.element, component="facts.js"):

@@ -1,0 +1,85 @@
+"""The first page: how far the work is, what is wrong, what failed, and the last minutes as lines."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from nicegui import ui
+
+from scaler_ui.listening import Listening
+from scaler_ui.model import overview, views
+from scaler_ui.model.addresses import address
+from scaler_ui.model.findings import Finding, findings
+from scaler_ui.web.charts import Line, LinesOverTime
+from scaler_ui.web.kinds import LAST_FAILURES, PROGRESS
+from scaler_ui.web.parts import Figures, ServerTable, heading, subheading
+
+REFRESH_SECONDS = 1.0
+_COUNT = "value => value.toLocaleString()"
+_PERCENT = "value => `${value.toLocaleString()} %`"
+_MILLISECONDS = "value => value < 1000 ? `${value} ms` : `${(value / 1000).toLocaleString()} s`"
+_MEBIBYTES = "value => value < 1024 ? `${value} MiB` : `${(value / 1024).toLocaleString()} GiB`"
+LINES = (
+    Line("Tasks that ended per second", ("tasks/s",), _COUNT),
+    Line("Latency: mean from submission to end", ("latency",), _MILLISECONDS),
+    Line("Tasks now", ("waiting", "queued", "running"), _COUNT),
+    Line("CPU of all workers, of one core", ("cpu",), _PERCENT),
+    Line("Memory of all workers", ("memory",), _MEBIBYTES),
+)
+
+
+class OverviewPage:
+    """The content of the page."""
+
+    def __init__(self, listening: Listening) -> None:
+        self._listening, self._model = listening, listening.model
+
+    def fill(self) -> None:
+        """Fill the page."""
+        heading("Overview")
+        with ui.card().classes("panel findings").props('data-testid="findings" role="status"'):
+            self._findings()
+        shown, points = views.figures(self._model), views.lines(self._model)
+        large = Figures(views.LARGE_FIGURES, shown, large=True)
+        with ui.element("div").classes("halves"):
+            with ui.element("div"):
+                subheading("Open work")
+                ServerTable(PROGRESS, partial(overview.progress, self._model), "work-")
+                subheading("Last failures")
+                ServerTable(LAST_FAILURES, partial(overview.last_failures, self._model), "failures-")
+            with ui.element("div"):
+                charts = LinesOverTime(LINES, points)
+        small = Figures(views.SMALL_FIGURES, shown)
+
+        def refresh() -> None:
+            shown = views.figures(self._model)
+            large.show(shown)
+            small.show(shown)
+            charts.show(views.lines(self._model))
+
+        ui.timer(REFRESH_SECONDS, refresh, immediate=False)
+
+    def _findings(self) -> None:
+        """How far the work is, and what is wrong."""
+
+        @ui.refreshable
+        def sentences(found: list[Finding]) -> None:
+            for finding in found:
+                before, subject, behind = finding.parts
+                with ui.element("div").classes(f"is-{finding.severity.name.lower()}"):
+                    ui.label(before)
+                    if subject:
+                        ui.link(subject, address(finding.place, subject))
+                        ui.label(behind)
+
+        shown = findings(self._model, self._listening.now)
+        sentences(shown)
+
+        def refresh() -> None:
+            nonlocal shown
+            now = findings(self._model, self._listening.now)
+            if now != shown:
+                shown = now
+                sentences.refresh(now)
+
+        ui.timer(REFRESH_SECONDS, refresh, immediate=False)
