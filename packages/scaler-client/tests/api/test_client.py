@@ -53,7 +53,7 @@ def test_parameters_are_those_that_third_parties_read() -> None:
     assert names == [
         "address", "profiling", "timeout_seconds", "heartbeat_interval_seconds", "serializer", "stream_output",
         "object_storage_address", "security_config", "keys", "insecure", "block",
-        "session", "session_secret", "name", "initializer",
+        "session", "session_secret", "name", "initializer", "tracing",
     ]  # fmt: skip
     defaults = {name: each.default for name, each in inspect.signature(Client).parameters.items()}
     assert (defaults["timeout_seconds"], defaults["heartbeat_interval_seconds"]) == (60, 2)

@@ -64,9 +64,12 @@ class Client(ClientCalls):
             next call in that worker tries again. Without effect inside a task, whose clients find what the task finds.
         name: what pages, logs and events call this client; by default user, host, script and process, such as
             `ann@vm train.py 4711`.
+        tracing: whether calls have spans of OpenTelemetry (`pip install scaler[otel]`): submit, wait, run, fetch; code
+            of tasks runs in the context in which they were submitted. Not with a serializer of its own.
 
     Raises:
         AddressError, ValueError, TypeError: a parameter is invalid; the message names it.
+        ImportError: `tracing` without OpenTelemetry.
         ValueError: the keys cannot be read, or others can read them.
         HandshakeRefusedError: the scheduler does not accept the key, or has another one than the key was made for; the
             session has another secret.
@@ -95,6 +98,7 @@ class Client(ClientCalls):
         session_secret: str | bytes | None = None,
         name: str | None = None,
         initializer: Callable[[], object] | None = None,
+        tracing: bool = False,
     ) -> None:
         security = key_settings(keys, insecure, security_config)
         check_client(address, timeout_seconds, serializer, stream_output, object_storage_address)
@@ -115,13 +119,16 @@ class Client(ClientCalls):
             "block": flag("block", block),
             "name": name,
             "initializer": check_initializer(initializer),
+            "tracing": flag("tracing", tracing),
         }
         self._timeout_seconds, self._identity, self._name = timeout_seconds, new_identity(), client_name(name)
         named = connection.SessionName.of(session, session_secret) if session is not None else None
         self._io, self._inside = connection.connect(
             runtime(), address, self._identity, self._name, timeout_seconds, object_storage_address, security, named
         )
-        calls = _submitter(self._io, self._inside, serializer, stream_output, block, timeout_seconds, initializer)
+        calls = _submitter(
+            self._io, self._inside, serializer, stream_output, block, timeout_seconds, initializer, tracing
+        )
         super().__init__(calls, nested=self._inside is not None)
         self._session = calls.session(session) if session is not None else None
 
@@ -442,11 +449,19 @@ def _submitter(
     waits: bool,
     patience: float,
     initializer: Callable[[], object] | None,
+    tracing: bool,
 ) -> CallSubmitter:
     """The submitter of a new client, whose connection is closed if there can be none."""
     try:
         return CallSubmitter(
-            io, inside, serializer, stream_output, waits=waits, patience=float(patience), initializer=initializer
+            io,
+            inside,
+            serializer,
+            stream_output,
+            waits=waits,
+            patience=float(patience),
+            initializer=initializer,
+            tracing=tracing,
         )
     except BaseException:
         if inside is None:

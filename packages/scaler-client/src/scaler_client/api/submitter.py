@@ -49,6 +49,19 @@ _TASK_ENDED: Final = (
 )
 
 
+def _pickled_calls(tracing: bool) -> type[PickledCalls]:
+    """How calls are written; raises ImportError for `tracing` without OpenTelemetry."""
+    if not tracing:
+        return PickledCalls
+    try:
+        from scaler_client.calls.tracing import TracedCalls
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("opentelemetry"):
+            raise
+        raise ImportError("tracing=True needs OpenTelemetry: pip install scaler[otel]") from error
+    return TracedCalls
+
+
 class CallSubmitter:
     """Submits the calls of one client through the connection of its io thread. Thread-safe.
 
@@ -66,6 +79,7 @@ class CallSubmitter:
         waits: bool,
         patience: float,
         initializer: Callable[[], object] | None = None,
+        tracing: bool = False,
     ) -> None:
         self._io, self._inside, self._waits, self._patience = io, inside, waits, patience
         self.is_closed = False
@@ -76,8 +90,12 @@ class CallSubmitter:
         self._objects = SentObjects()
         default = serializer is DefaultSerializer or type(serializer) is DefaultSerializer
         self._writer: CallWriter = (
-            PickledCalls(self._owner, self._arguments) if default else PartCalls(self._owner, serializer, store)
+            _pickled_calls(tracing)(self._owner, self._arguments)
+            if default
+            else PartCalls(self._owner, serializer, store)
         )
+        if tracing and not default:
+            raise ValueError("tracing=True: calls of a client with a serializer of its own cannot be traced")
         self._callees = Callees(self._writer, stream_output=stream_output, store=store)
         self._uploading = threading.Lock()
         if initializer is not None and inside is None:

@@ -13,7 +13,7 @@ from scaler_client.calls.arguments import ArgumentCache
 from scaler_client.calls.environments import ClientEnvironment, EnvironmentKey, entered_key
 from scaler_client.calls.object_reference import ObjectReference, payload_of
 from scaler_client.calls.part_encoding import future_part, object_part
-from scaler_client.core.records import CallGroup, Dependency, FunctionBody
+from scaler_client.core.records import CallGroup, Dependency, Fetching, FunctionBody
 from scaler_client.futures.argument_refs import Collector, collector
 from scaler_client.futures.futures import FailedArgumentError, ScalerFuture
 from scaler_client.futures.waiters import FutureOwner
@@ -77,6 +77,8 @@ class PickledCalls:
     """Calls as one pickle of `(args, kwargs)`, in which large arguments are references of objects."""
 
     encoding = Encoding.PICKLE
+    is_traced = False
+    fetching: Fetching | None = None
     serializer: FunctionBody | None = None
     load = staticmethod(pickles.load)
     dump_object = staticmethod(pickles.dump)
@@ -87,6 +89,10 @@ class PickledCalls:
     def dump(self, value: Any) -> bytes:
         """Serialize a function."""
         return DefaultSerializer.serialize(value)
+
+    def wrapped(self, function: bytes, name: str) -> bytes:
+        """The serialized function as workers are sent it."""
+        return function
 
     def fault_in(self, name: str, fn: object) -> str:
         """The part of a function that cannot be serialized."""
@@ -160,6 +166,7 @@ class PartCalls:
     """Calls of a custom serializer: one part per argument."""
 
     encoding = Encoding.PARTS
+    fetching: Fetching | None = None
 
     def __init__(self, owner: FutureOwner, serializer: Serializer | type[Serializer], store: Store = bytes) -> None:
         self.owner = owner
@@ -192,6 +199,10 @@ class PartCalls:
                 names.append(name)
                 parts.append(part)
         return join_parts(names, parts), found.found
+
+    def wrapped(self, function: bytes, name: str) -> bytes:
+        """The serialized function as workers are sent it."""
+        return function
 
     def fault_in(self, name: str, fn: object) -> str:
         """Unknown: what can be serialized is known to the serializer alone."""
@@ -337,7 +348,7 @@ class Callees:
         return callee
 
     def _dump(self, environment: EnvironmentKey | None, fn: Callable[..., Any]) -> bytes:
-        written = self._writer.dump(fn)
+        written = self._writer.wrapped(self._writer.dump(fn), name_of(fn))
         return environment.wrap(written) if environment is not None else written
 
     def group(self, callee: Callee) -> CallGroup:
@@ -379,7 +390,7 @@ class Callees:
             worker=worker,
         )
         bodies = (body, serializer) if serializer else (body,)
-        group = CallGroup(wire, bodies, self._writer.load, self._writer.dump, self.parent)
+        group = CallGroup(wire, bodies, self._writer.load, self._writer.dump, self.parent, self._writer.fetching)
         if type(body.body) is not StoredPayload:  # a stored body must not outlive its function and its calls
             self._groups[key] = group
         return group

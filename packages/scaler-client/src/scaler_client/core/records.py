@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import field
 from typing import Any, Final, Protocol
 
@@ -15,6 +16,7 @@ from scaler_protocol.profiles import NO_PROFILE, Profile, profile_at
 
 Outcome = tuple[int, bytes]
 """Status and payload."""
+Fetching = Callable[[int], AbstractContextManager[None]]
 Dump = Callable[[], Outcome]
 """Serializes an outcome. May run code of users, which may block, so never called by the core or the io thread."""
 
@@ -33,13 +35,17 @@ class FunctionBody:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallGroup:
-    """What calls share: their Group, the bodies it names, how to load and dump results, the run that submits them."""
+    """What calls share: their Group, the bodies it names, how to load and dump results, the run that submits them.
+
+    `fetching` surrounds the loading of the result of a task.
+    """
 
     wire: Group
     bodies: tuple[FunctionBody, ...]
     load: Callable[[Any], Any]
     dump: Callable[[Any], bytes]
     parent: int = 0
+    fetching: Fetching | None = None
 
 
 class Dependency(Protocol):

@@ -556,6 +556,16 @@ class ScalerFuture(Future[T]):
         until = math.inf if timeout is None else deadline(timeout)
         if self._status == _PENDING:
             self._wait(timeout)
+        if self._status < _CANCELLED:
+            if (fetching := self._group.fetching) is None:
+                self._load_received(until)
+            else:
+                with fetching(self.task_id):
+                    self._load_received(until)
+        self = None  # type: ignore[assignment]  # see `load_failure`
+
+    def _load_received(self, until: float) -> None:
+        """Load the outcome that has been received."""
         with guard:
             status, payload = self._status, self._outcome
         if status >= _CANCELLED:

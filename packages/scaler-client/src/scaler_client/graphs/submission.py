@@ -188,6 +188,8 @@ class GraphSubmission:
         return payload if short else self._io.storage.store(payload)  # type: ignore[return-value]
 
     def _write_whole(self, writer: PickledCalls, arguments: tuple[Any, ...]) -> tuple[Payload, Sequence[Dependency]]:
+        if writer.is_traced:
+            return writer.write(tuple(map(self._replaced, arguments)), _NO_KEYWORDS, self._reserialized)
         kinds = set(map(type, arguments))
         if arguments is self._plan.shapes.get(len(arguments)):
             written = self._shapes[len(arguments)] = pickle.dumps((arguments, _NO_KEYWORDS), 5)
