@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
@@ -41,7 +42,7 @@ def fit_curve(day: int) -> int:
     return day
 
 
-def work(address: str, name: str, function: object, count: int) -> None:
+def work(address: str, name: str, function: Callable[[int], float], count: int) -> None:
     """Submit all calls of a client, and wait until the process ends."""
     with Client(address=address, name=name) as client:
         futures = [client.submit(function, number) for number in range(count)]
