@@ -79,7 +79,16 @@ class Listening:
         """Why no status comes: the keys, or perhaps the address; empty if one has come, or may come soon."""
         return self._reason() if self.refusal or self.silent else ""
 
+    @property
+    def misfit(self) -> str:
+        """Why no status can be read, although something is published; empty if that is not so."""
+        if self._feed.malformed and self.model.status is None:
+            return f"what {self.address} publishes cannot be read: use the scheduler's version of Scaler"
+        return ""
+
     def _reason(self) -> str:
+        if self.misfit:
+            return self.misfit
         # Another service than the monitor looks like one with another key.
         return "; ".join(filter(None, (advice(self.address), self.refusal)))
 
@@ -92,7 +101,7 @@ class Listening:
         """Listen until the condition holds; raises NoStatusError after `seconds`, or if no status arrives."""
         until = self.now + seconds
         while not condition(self.model):
-            if self.refusal or self.now >= until:
+            if self.refusal or self.misfit or self.now >= until:
                 raise NoStatusError(self._reason())
             self.step()
 

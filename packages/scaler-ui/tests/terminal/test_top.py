@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import zmq
 from textual.pilot import Pilot
 from textual.widgets import Static
 
@@ -240,6 +241,18 @@ def test_once_without_a_status_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NoStatusError, match=r"no status comes from ipc://"):
         once(listening, TopOptions(listening.address, True, False, 0.05))
     listening.close()
+
+
+def test_what_another_version_publishes_is_told_of(tmp_path: Path) -> None:
+    address = Address(path=str(tmp_path / "other"))
+    with zmq.Context() as context, context.socket(zmq.XPUB) as publisher:
+        publisher.bind(str(address))
+        listening = Listening(address)
+        assert publisher.recv()[:1] == b"\x01"
+        publisher.send_multipart([b"", bytes(8), b"of another version"])
+        with pytest.raises(NoStatusError, match="cannot be read: use the scheduler's version of Scaler"):
+            once(listening, TopOptions(address, True, False, 30.0))
+        listening.close()
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def listening_to(
             f"no scheduler answers at {scheduler}, whose monitor would be at {monitor}: "
             "is it running there, and is this its own address, not its monitor's?"
         )
-        raise NoStatusError(listening.refusal or text) from None
+        raise NoStatusError(listening.refusal or listening.misfit or text) from None
     finally:
         listening.close()
 
