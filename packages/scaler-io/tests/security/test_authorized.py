@@ -51,3 +51,10 @@ def test_a_list_that_cannot_be_read_changes_nothing(
     assert caplog.text.count("the former one stays valid") == 1
     with pytest.raises(KeyFileError):
         AuthorizedKeys(keys)
+    if damage == "open to others":
+        listed.chmod(0o600)
+        authorized.reload()
+        assert authorized.keyring is not before, "the mode alone was wrong, as the error had said"
+        read = authorized.keyring
+        authorized.reload()
+        assert authorized.keyring is read

@@ -23,21 +23,26 @@ class AuthorizedKeys:
         self.own = load_credentials(directory, [KeyRole.SERVER])
         self._directory = directory
         self._version = keyring_version(directory)
+        self._fault = ""
+        """Why the list could not be read the last time."""
         self.keyring: Keyring = self._load()
 
     def _load(self) -> Keyring:
         return {**load_keyring(self._directory), self.own.holder.key: self.own.holder}
 
     def reload(self) -> None:
-        """Read the list again if its file has changed."""
+        """Read the list again if its file has changed, or could not be read: its mode may have been mended since."""
         version = keyring_version(self._directory)
-        if version == self._version:
+        if version == self._version and not self._fault:
             return
         self._version = version
         try:
             self.keyring = self._load()
         except KeyFileError as error:
-            LOGGER.error("the list of keys is not read, and the former one stays valid: %s", error)
+            if str(error) != self._fault:
+                LOGGER.error("the list of keys is not read, and the former one stays valid: %s", error)
+            self._fault = str(error)
         else:
+            self._fault = ""
             listed = counted(len(self.keyring) - 1, "key")  # without its own
             LOGGER.info("%s is read again: it lists %s", self._directory / AUTHORIZED, listed)
