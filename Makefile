@@ -12,6 +12,7 @@ PYTHONS ?= 3.10 3.12 3.13
 PYPY ?= pypy3
 PYPY_PACKAGES := protocol io storage scheduler
 PYPY_TESTS := packages/scaler-io/tests/links packages/scaler-scheduler/tests/core packages/scaler-scheduler/tests/journal
+THIRD_PARTIES := luigi==3.8.1 pargraph==0.9.6 tenacity==9.2.1 xarray==2026.9.0
 # In the order of testpaths: files that take long come first, so that all processes end at about the same time.
 SPREAD := --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
@@ -21,10 +22,10 @@ export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV UV_PROJECT_ENVIRONMENT UV_PYTHON PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help sync fmt lint type test pytest matrix pypy cov bench soak chaos pins api docs wheels demo
+.PHONY: help sync fmt lint type test pytest matrix pypy cov bench soak chaos third-parties pins api docs wheels demo
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 
 sync: $(UV_STAMP) ## install everything into .tools/ and .venv/
 	@rm -f $(VENV_STAMP)
@@ -85,6 +86,12 @@ soak: $(VENV_STAMP) ## the long tests, and new random examples for the others
 
 chaos: $(VENV_STAMP) ## 200 clusters in which everything fails at random while 20,000 tasks run
 	$(RUN)/pytest -m chaos --timeout=0
+
+# Both distributions of parfun have the same modules, so each gets a run.
+third-parties: $(VENV_STAMP) ## programs of others, unchanged, on a cluster: parfun, pargraph, xarray, SciPy, Luigi
+	@for parfun in parfun==7.2.2 opengris-parfun==7.4.0; do \
+		$(UV) run --no-sync --compile-bytecode --with $$parfun $(THIRD_PARTIES:%=--with %) pytest -m third_parties tests/test_third_parties.py || exit 1; \
+	done
 
 pins: $(VENV_STAMP) ## take the newest third-party versions into pyproject.toml
 	$(RUN)/python tools/pins.py $(UV)

@@ -18,7 +18,7 @@ settings.register_profile("new-examples", deadline=None, suppress_health_check=[
 settings.register_profile("same-examples", settings.get_profile("new-examples"), derandomize=True)
 settings.load_profile("same-examples")
 
-LONG = "not soak and not chaos"
+LONG = "not soak and not chaos and not third_parties"
 
 
 def pytest_collection_finish() -> None:
@@ -49,4 +49,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for reason, count in sorted(skipped.items()):
         terminalreporter.write_line(f"{count} skipped: {reason}")
     if config.option.markexpr == LONG:
-        terminalreporter.write_line("long tests: run them with `make soak` and `make chaos`")
+        terminalreporter.write_line("other tests: run them with `make soak`, `make chaos` and `make third-parties`")
