@@ -71,7 +71,9 @@ class SchedulerDriver:
     others: list[Effect | SendToStorage | WriteDump] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.core = SchedulerCore(self.incarnation, self.config)
+        self.cut_off = set[bytes]()
+        """Peers whose links have no connection now."""
+        self.core = SchedulerCore(self.incarnation, self.config, lambda peer: peer not in self.cut_off)
         self._monitor = TinyMonitor(self.core.state) if self.monitored else None
         self._counts: dict[bytes, int] = {}
 

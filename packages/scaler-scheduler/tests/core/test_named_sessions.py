@@ -177,6 +177,20 @@ def test_others_need_the_key_and_operators_do_not(driver: SchedulerDriver) -> No
     assert not answer.error and b"c"[0] not in driver.core.state.sessions
 
 
+def test_the_session_of_a_client_that_was_cut_off_can_be_ended_and_the_client_hears_so(driver: SchedulerDriver) -> None:
+    client, operator = attach(driver), driver.client(b"o", role=Role.OPERATOR)
+    driver.submit(client)
+    driver.cut_off.add(client)
+    driver.feed(operator, EndSession(1, NAME))
+    [answer] = driver.take(operator, TaskList)
+    assert not answer.error and not driver.core.state.sessions
+    driver.cut_off.clear()
+    refused = welcome(driver, b"client")
+    assert isinstance(refused, Refused) and "was ended while this client was away" in refused.reasons[0]
+    driver.feed(client, GONE)
+    assert attach(driver, b"other")[0] in driver.core.state.sessions
+
+
 def test_a_client_ends_its_session_and_leaves(driver: SchedulerDriver) -> None:
     client, agent = attach(driver), driver.agent()
     tasks = driver.submit(client, 3)

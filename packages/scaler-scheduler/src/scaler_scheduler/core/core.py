@@ -334,7 +334,9 @@ class SchedulerCore:
         self._named_sessions.label(self._peers.clients.get(peer), event)
 
     def _end_session(self, peer: bytes, event: EndSession, now: float) -> None:
-        self._named_sessions.end(peer, self._peers.clients.get(peer), event, now, any_key=peer in self._operators)
+        own = self._peers.clients.get(peer)
+        if (ended := self._named_sessions.end(peer, own, event, now, any_key=peer in self._operators)) is not None:
+            self._peers.displace(ended)
 
     def _shutdown(self, peer: bytes, event: messages.Shutdown, now: float) -> None:
         if self._config.protected:

@@ -223,15 +223,21 @@ class NamedSessions:
         for piece in task_lists(event.request, found, found.named, now, results=event.results):
             self._state.send(peer, piece)
 
-    def end(self, peer: bytes, session: SessionRecord | None, event: EndSession, now: float, *, any_key: bool) -> None:
-        """Cancel and forget a session; see `_find`."""
+    def end(
+        self, peer: bytes, session: SessionRecord | None, event: EndSession, now: float, *, any_key: bool
+    ) -> SessionRecord | None:
+        """Cancel and forget a session, see `_find`; returns it if it is not the sender's own."""
         found, problem = self._find(session, event, any_key=any_key)
-        if found is not None and found is not session and found.peer:
+        if found is not None and found is not session and found.peer and self._is_connected(found.peer):
             problem = f"session {event.session!r} is in use by a client on {found.host}: end that one first"
-        elif found is not None:
+            found = None
+        if found is not None:
+            if found is not session and found.peer:
+                self.detach(found, now)
             self._note_ended(found)
             self.forget(found, now)
         self._state.send(peer, TaskList(event.request, error=problem))
+        return None if found is session else found
 
     def _note_ended(self, session: SessionRecord) -> None:
         """Remember to tell the last client, if it is away."""

@@ -180,7 +180,7 @@ class Peers:
             return
         if hello.session_name:
             session = self._named_sessions.attach(peer, hello, now)
-            self.clients = {other: each for other, each in self.clients.items() if each is not session}
+            self.displace(session)
         elif (known := self._state.sessions.get(hello.session)) is not None:
             session = known
         else:
@@ -195,6 +195,10 @@ class Peers:
         if key := self._key_of(peer):
             session.join(self._shares.setdefault(key, KeyShare()))
         self.clients[peer] = session
+
+    def displace(self, session: SessionRecord) -> None:
+        """No client has this session any more: one that had it is refused when its connection is back."""
+        self.clients = {peer: each for peer, each in self.clients.items() if each is not session}
 
     def lost(self, peer: bytes, event: PeerLost, now: float) -> None:
         """A peer has said Goodbye, or is lost."""
