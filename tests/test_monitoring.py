@@ -23,12 +23,13 @@ from pathlib import Path
 
 import pytest
 
-from scaler import Client
+from scaler import Client, SchedulerClusterCombo
 from scaler_protocol.addresses import Address
 from scaler_protocol.messages import Status
 from scaler_ui.listening import Listening
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.web.operator_actions import OperatorActions
+from support.browsers import read
 from support.clusters import LocalCluster
 from support.fault_tasks import kill_itself
 from support.gates import SECONDS, Gate, wait_at
@@ -509,6 +510,23 @@ def test_notebooks_show_client_and_cluster(watched: LocalCluster, monitor: Addre
     assert ">disconnected<" in client._repr_html_()
     shown = watched.combo._repr_html_()
     assert f"scaler_top {monitor}" in shown and ">2<" in shown and "running, processes " in shown
+
+
+def test_a_local_cluster_serves_its_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")  # with which NiceGUI takes itself for a part of the test
+    with SchedulerClusterCombo(n_workers=1, dashboard=True) as cluster, Client(cluster.get_address()) as client:
+        link = client.dashboard_link
+        assert link is not None and link == cluster.dashboard_link
+        site, _, token = link.partition("?")
+        wait_until(lambda: client.name in read(f"{site}clients?{token}"), "the pages know the scheduler")
+        future = client.submit(math.sqrt, 4)
+        assert future.result() == 2.0
+        for shown in (client._repr_html_(), cluster._repr_html_(), future._repr_html_()):
+            assert f'href="{site}' in shown and f">{site}?" not in shown
+        wait_until(lambda: f"{future.task_id:x}" in read(f"{site}tasks?{token}"), "they show the task")
+        assert read(f"{site}tasks") == "", "without the token nothing is shown"
+    assert cluster.dashboard_link is None and client.dashboard_link is None
+    wait_until(lambda: read(link) == "", "the pages have ended with the cluster")
 
 
 def test_a_monitor_loses_no_events_when_another_one_joins(listening: Listening, monitor: Address, user: Client) -> None:

@@ -417,11 +417,22 @@ class Client(ClientCalls):
     def _state(self) -> str:
         return "disconnected" if self._calls.is_closed else "connected"
 
+    @property
+    def dashboard_link(self) -> str | None:
+        """Where the pages are: of a local cluster with `dashboard=True`, or what SCALER_DASHBOARD says; otherwise None.
+
+        >>> client.dashboard_link is None
+        True
+        """
+        from scaler_client.notebook import dashboard_of
+
+        return dashboard_of(self.address)
+
     def _repr_html_(self) -> str:
-        from scaler_client.api.notebook import html_table
+        from scaler_client.notebook import dashboard_row, html_table
 
         address, state = self.address or "inside a task", self._state
-        rows = {"scheduler": address, "name": self._name, "state": state}
+        rows = {"scheduler": address, "name": self._name, "state": state, "pages": dashboard_row(self.address)}
         return html_table("Scaler client", rows)
 
     def __reduce__(self) -> tuple[Any, ...]:

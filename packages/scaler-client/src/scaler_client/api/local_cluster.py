@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import secrets
 import selectors
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -76,13 +77,14 @@ class SchedulerClusterCombo:
             are, and where and how many bytes of them may be moved to disk.
         journal, journal_sync: the file in which accepted work is recorded, and from which it continues; `"normal"` or
             `"full"` (docs/durability.md).
+        dashboard: whether to serve the pages of `scaler_ui` too, on loopback with a login: see `dashboard_link`.
         worker_io_threads, scheduler_io_threads, load_balance_seconds, load_balance_trigger_times: without effect, for
             older programs; only the defaults are accepted.
         hard_processor_suspend, scaler_policy, worker_manager_id, security_config: the same.
 
     Raises:
         AddressError, CapabilityError, ValueError, TypeError: a parameter is invalid; the message names it.
-        ImportError: the distribution `scaler` is not installed.
+        ImportError: the distribution `scaler` is not installed, or `dashboard` without scaler-ui.
         RuntimeError: the scheduler cannot start, or the preload fails.
         TimeoutError: the scheduler is not ready within 60 seconds, or the preload takes more than ten minutes.
 
@@ -136,6 +138,7 @@ class SchedulerClusterCombo:
         output_limit_per_task: int | str = 0,
         journal: str | os.PathLike[str] | None = None,
         journal_sync: str = "normal",
+        dashboard: bool = False,
     ) -> None:
         self._config = _checked({name: value for name, value in locals().items() if name != "self"})
         self._begin()
@@ -149,9 +152,12 @@ class SchedulerClusterCombo:
         self._latest: object = None
         """The latest call of `scale`."""
         self._ending = False
+        self._forget_pages: Callable[[], object] = lambda: None
         self._end = weakref.finalize(self, _end_services, self._services, self._links, os.getpid())
         try:
             self._address = self._start(self._config)
+            if self._config.dashboard:
+                self._serve_pages(self._address)
         except BaseException:
             self.shutdown()
             raise
@@ -225,15 +231,28 @@ class SchedulerClusterCombo:
         _wake(self._links)
         with self._scaling:
             self._end()
+        self._forget_pages()
+
+    @property
+    def dashboard_link(self) -> str | None:
+        """Where the pages are, with the token that lets in; they take some seconds to start. None without `dashboard`.
+
+        >>> cluster.dashboard_link is None
+        True
+        """
+        from scaler_client.notebook import served_pages
+
+        return served_pages.get(self._address)
 
     def _repr_html_(self) -> str:
-        from scaler_client.api.notebook import html_table, monitor_of
+        from scaler_client.notebook import dashboard_row, html_table, monitor_of
 
         alive = [str(service.pid) for service in self._services if service.poll() is None]
         rows = {
             "scheduler": self._address,
             "workers": str(self._config.n_workers),
             "state": f"running, processes {', '.join(alive)}" if alive else "ended",
+            "pages": dashboard_row(self._address),
             "to watch it": f"scaler_top {self._config.monitor_address or monitor_of(self._address)}",
         }
         return html_table("Scaler cluster", rows)
@@ -248,6 +267,8 @@ class SchedulerClusterCombo:
         """Start the services and wait for the scheduler; returns its address."""
         if importlib.util.find_spec("scaler_launch") is None:
             raise ImportError("a local cluster needs scaler_launch, which is not installed: pip install scaler")
+        if config.dashboard and importlib.util.find_spec("scaler_ui") is None:
+            raise ImportError("dashboard=True needs scaler_ui, which is not installed: pip install scaler")
         address = config.address
         for attempt in range(1, _TRIES + 1):
             wanted = address or f"tcp://127.0.0.1:{free_port()}"
@@ -293,6 +314,16 @@ class SchedulerClusterCombo:
             words = [self._address, *self._config.cluster_options(), "--resize-fd", str(link)]
             self._run("scaler_worker", [*words, "--parent-pid", str(os.getpid())], link)
 
+    def _serve_pages(self, address: str) -> None:
+        """Start scaler_ui at a free port."""
+        from scaler_client.notebook import monitor_of, served_pages
+
+        port, token = free_port(), secrets.token_urlsafe(16)
+        words = [self._config.monitor_address or monitor_of(address), "--port", str(port)]
+        self._run("scaler_ui", [*words, "--parent-pid", str(os.getpid())], SCALER_UI_TOKEN=token)
+        served_pages[address] = f"http://127.0.0.1:{port}/?token={token}"
+        self._forget_pages = weakref.finalize(self, served_pages.pop, address, None)
+
     @contextlib.contextmanager
     def _linked(self) -> Iterator[int]:
         """A new link to an agent, and the descriptor that its process is to inherit."""
@@ -303,12 +334,12 @@ class SchedulerClusterCombo:
         finally:
             link.theirs.close()
 
-    def _run(self, module: str, words: Sequence[str], *descriptors: int) -> None:
+    def _run(self, module: str, words: Sequence[str], *descriptors: int, **environment: str) -> None:
         with interrupts_blocked():  # until it can handle the signal that ends it
             self._services.append(
                 subprocess.Popen(
                     [sys.executable, *words_of(module), *words],
-                    env={**os.environ, **_worker_environment()},
+                    env={**os.environ, **_worker_environment(), **environment},
                     cwd=os.sep,
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,

@@ -110,6 +110,7 @@ class LocalClusterConfig:
     spill_limit: int | None
     journal: str | None
     journal_sync: str
+    dashboard: bool
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> LocalClusterConfig:
@@ -327,6 +328,12 @@ def _gpus(name: str, value: Any) -> str:
     return text
 
 
+def _true_or_false(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise TypeError(f"{name} is {shown(value)}: True or False")
+
+
 _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "n_workers": _whole(WORKERS),
     "address": _own_address,
@@ -350,6 +357,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "per_worker_task_queue_size": _whole(Whole(1, QUEUE_SIZE.most)),
     "per_worker_queue_size": _whole(Whole(1, QUEUE_SIZE.most)),
     "protected": flag,
+    "dashboard": _true_or_false,
     "event_loop": _event_loop,
     "logging_paths": _log_paths,
     "logging_level": _word(LOGGING_LEVEL),

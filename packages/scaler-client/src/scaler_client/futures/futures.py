@@ -509,6 +509,11 @@ class ScalerFuture(Future[T]):
     def __repr__(self) -> str:
         return f"<ScalerFuture {self.task_id:x} {self._word()}>"
 
+    def _repr_html_(self) -> str:
+        from scaler_client.notebook import html_table, task_row
+
+        return html_table("Scaler future", {"task": task_row(self.task_id), "state": self._word()})
+
     def _word(self) -> str:
         if self._status == _PENDING:
             return "running"
