@@ -85,7 +85,8 @@ def test_those_who_set_it_at_once_do_not_meet() -> None:
         assert latch.wait(0.0) and not any(thread.is_alive() for thread in threads)
 
 
-def test_what_interrupts_a_wait_is_all_that_comes_of_it() -> None:
+@pytest.mark.parametrize("count", [200, pytest.param(5000, marks=pytest.mark.soak)])
+def test_what_interrupts_a_wait_is_all_that_comes_of_it(count: int) -> None:
     latch, interrupts = ThreadEvent(), 0
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -93,20 +94,20 @@ def test_what_interrupts_a_wait_is_all_that_comes_of_it() -> None:
             raise KeyboardInterrupt
 
     def send() -> None:
-        while interrupts < 1000:
+        while interrupts < count:
             os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, interrupt)
     sender = threading.Thread(target=send)
     try:
         sender.start()
-        while interrupts < 1000:
+        while interrupts < count:
             try:
                 latch.wait(DEADLINE)
             except KeyboardInterrupt:
                 interrupts += 1
     finally:
-        interrupts = 1000
+        interrupts = count
         sender.join(DEADLINE)
         signal.signal(signal.SIGINT, before)
     assert not latch.wait(0.0)
