@@ -187,11 +187,12 @@ class Pages:
         heading(
             "Task stream",
             "A line for each worker, a colour for each function. Pale bars still run, red frames failed, grey was "
-            "cancelled. Click a bar to open its task; drag the bar below to zoom.",
+            "cancelled. Click a bar to open its task; drag the bar below to zoom; pause to look at what would move on.",
         )
         with ui.card().classes("panel chart"):
             with ui.row().classes("tools"):
                 window = ui.select(WINDOWS, value=60, label="Window").props('dense options-dense aria-label="window"')
+                pause = ui.switch("Pause").props('dense data-testid="pause"')
                 stream = views.stream(self._model, window.value)
                 count = ui.label(stream.summary).props('data-testid="stream-count" role="status"')
             timeline = Timeline(stream)
@@ -202,7 +203,7 @@ class Pages:
             count.text = stream.summary
 
         window.on_value_change(refresh)
-        ui.timer(STREAM_SECONDS, refresh, immediate=False)
+        ui.timer(STREAM_SECONDS, lambda: None if pause.value else refresh(), immediate=False)
 
     def _workers(self) -> None:
         heading(
