@@ -61,6 +61,24 @@ def test_no_more_is_sent_ahead_than_there_is(driver: SchedulerDriver) -> None:
     assert len(driver.outcomes(client)) == 10
 
 
+def test_an_agent_without_enough_for_the_next_task_is_asked_about_the_one_behind_it(driver: SchedulerDriver) -> None:
+    client, second = driver.client(), driver.agent(b"second", workers=4, **having(2))
+    driver.submit(client)
+    driver.submit(client, **needing())
+    first = driver.agent(b"first", workers=8, **having(2))
+    driver.submit(client, **needing())
+    runs = {agent: driver.runs(agent) for agent in (first, second)}
+    assert [len(given) for given in runs.values()] == [1, 2]
+    big, small = driver.submit(client, **needing(2)), driver.submit(client, **needing())
+    assert not driver.runs(first) and not driver.runs(second), "each has one left"
+    [*_, ended] = runs[second]
+    driver.done(second, {ended: runs[second][ended]})
+    assert list(driver.runs(second)) == big
+    assert list(driver.runs(first)) == small, "in the same turn, although it was asked first and lacked one"
+    driver.submit(client, 9)
+    assert len(driver.runs(first)) + len(driver.runs(second)) == 9, "there is room for what takes none"
+
+
 def test_what_a_cancelled_task_has_taken_is_there_again(driver: SchedulerDriver) -> None:
     client, agent = driver.client(), driver.agent(workers=2, **having())
     first, second = driver.submit(client, 2, **needing())

@@ -18,16 +18,18 @@ import heapq
 import logging
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import field
 from functools import partial
 
 from scaler_protocol.errors import NoWorkerError
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import NeedFunctions, Recall
 from scaler_protocol.monitoring import EventKind
 from scaler_scheduler.core.chains import with_followers
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.exclusive import is_reserved
 from scaler_scheduler.core.foreign_runtimes import ForeignRuntimes
-from scaler_scheduler.core.queue import next_part
+from scaler_scheduler.core.queue import ClassQueue, Parts, heads_of, next_part
 from scaler_scheduler.core.records import (
     ASSIGNED,
     HELD,
@@ -63,6 +65,17 @@ Plan = dict[AgentRecord, list[TaskRecord]]
 """Tasks chosen for agents in this turn, which have no run yet. `AgentRecord.load` includes them."""
 
 
+@dataclass(slots=True)
+class _ShortAgents:
+    """The agents of a class with room that have not enough left for the tasks which are next.
+
+    They are not looked at again before other tasks are next, or one of their runs has ended.
+    """
+
+    heads: tuple[tuple[tuple[str, ...], Requirement], ...]
+    agents: dict[AgentRecord, _Entry] = field(default_factory=dict)
+
+
 class Dispatch:
     """Decides in `assign` and `rebalance`; the other methods record what has changed."""
 
@@ -71,6 +84,7 @@ class Dispatch:
         self._completion = completion
         self._agents_with_room: dict[WorkerClass, list[_Entry]] = {}
         """By class, a heap; the least loaded first."""
+        self._short: dict[WorkerClass, _ShortAgents] = {}
         self._agent_counts: dict[WorkerClass, int] = {}
         self._foreign = ForeignRuntimes()
         self._pushes = 0
@@ -107,9 +121,12 @@ class Dispatch:
         self._set_idle(agent, 0)
         agent.entry_version = -1
         worker_class = agent.worker_class
+        if worker_class in self._short:
+            self._short[worker_class].agents.pop(agent, None)
         self._agent_counts[worker_class] -= 1
         if not self._agent_counts[worker_class]:
             del self._agent_counts[worker_class], self._agents_with_room[worker_class]
+            self._short.pop(worker_class, None)
             self._state.waiting.remove_class(worker_class)
             self._classes_changed = True
 
@@ -264,18 +281,15 @@ class Dispatch:
         """Plan tasks for the agents of a class, the least loaded first, until tasks or room run out."""
         heap, waiting = self._agents_with_room[worker_class], self._state.waiting
         queue, agents = waiting.of_class(worker_class), self._agent_counts[worker_class]
-        parts, passed_over = waiting.parts_of(worker_class), list[_Entry]()
+        if parts := waiting.parts_of(worker_class):
+            self._reconsider(worker_class, parts)
         while heap and waiting.count:
             _, _, entry_version, agent = heap[0]
             if entry_version != agent.entry_version:
                 heapq.heappop(heap)
                 continue
-            if parts:
-                part = next_part(parts, partial(can_take, agent))
-                if part is None:  # another agent may have what this one lacks
-                    passed_over.append(heapq.heappop(heap))
-                    continue
-                queue = part
+            if (part := self._part_for(agent, parts) if parts else queue) is None:
+                continue
             active = agent.active + len(plan.get(agent, ()))
             share = max(agent.workers, waiting.count // agents)
             room: int | None = None
@@ -285,9 +299,9 @@ class Dispatch:
                 room = min(share, self._room(agent, active, lane))
                 return room
 
-            taken = waiting.take(queue, limit)
+            taken = waiting.take(part, limit)
             if not taken and room is None:
-                break  # no lane was offered: no task waits for this class
+                return  # no lane was offered: no task waits for this class
             heapq.heappop(heap)
             if taken:
                 if parts and self._start_sharing(agent, taken):
@@ -297,8 +311,24 @@ class Dispatch:
                     self._add_load(agent, tasks)
                     plan.setdefault(agent, []).extend(tasks)
                 self._list_room(agent, active + len(tasks))
-        for entry in passed_over:
-            heapq.heappush(heap, entry)
+                if parts:
+                    self._reconsider(worker_class, parts)
+
+    def _part_for(self, agent: AgentRecord, parts: Parts) -> ClassQueue | None:
+        """What the agent, the first one with room, is given tasks from; takes it off the list if it can have none."""
+        part = next_part(parts, partial(can_take, agent))
+        if part is None:  # another agent may have what this one lacks
+            worker_class = agent.worker_class
+            self._short[worker_class].agents[agent] = heapq.heappop(self._agents_with_room[worker_class])
+        return part
+
+    def _reconsider(self, worker_class: WorkerClass, parts: Parts) -> None:
+        """List the agents again that lacked what the next tasks took, if other tasks are next now."""
+        heads, short = heads_of(parts), self._short.get(worker_class)
+        if short is None or short.heads != heads:
+            for entry in short.agents.values() if short is not None else ():
+                heapq.heappush(self._agents_with_room[worker_class], entry)
+            self._short[worker_class] = _ShortAgents(heads)
 
     def _start_sharing(self, agent: AgentRecord, tasks: list[TaskRecord]) -> bool:
         """Start these tasks, of one lane, at once if they take consumables: what is left is counted by runs."""

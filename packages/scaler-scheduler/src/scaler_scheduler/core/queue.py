@@ -148,13 +148,23 @@ Parts = dict[tuple[str, ...], ClassQueue]
 
 def next_part(parts: Parts, has_room: Callable[[Requirement], bool]) -> ClassQueue | None:
     """The queue to serve for an agent that has room for tasks of some requirements; None if there is none."""
+    claimed: set[str] = set()
+    for names, requirement in heads_of(parts):
+        if claimed.isdisjoint(names):
+            if has_room(requirement):
+                return parts[names]
+            claimed.update(names)
+    return None
+
+
+def heads_of(parts: Parts) -> tuple[tuple[tuple[str, ...], Requirement], ...]:
+    """The queues that have tasks, and what the next one of each requires, in the order in which these go."""
     heads = {names: lane for names, queue in parts.items() if (lane := queue.next()) is not None}
+    order: list[tuple[tuple[str, ...], Requirement]] = []
     while heads:
         names = _first(heads)
-        if has_room(heads[names].requirement):
-            return parts[names]
-        heads = {others: lane for others, lane in heads.items() if not set(names).intersection(others)}
-    return None
+        order.append((names, heads.pop(names).requirement))
+    return tuple(order)
 
 
 def _first(heads: Mapping[tuple[str, ...], LaneRecord]) -> tuple[str, ...]:
