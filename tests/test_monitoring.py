@@ -512,7 +512,7 @@ def test_notebooks_show_client_and_cluster(watched: LocalCluster, monitor: Addre
     assert f"scaler_top {monitor}" in shown and ">2<" in shown and "running, processes " in shown
 
 
-def test_a_local_cluster_serves_its_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_cluster_serves_its_pages(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("PYTEST_CURRENT_TEST")  # with which NiceGUI takes itself for a part of the test
     with SchedulerClusterCombo(n_workers=1, dashboard=True) as cluster, Client(cluster.get_address()) as client:
         link = client.dashboard_link
@@ -527,6 +527,7 @@ def test_a_local_cluster_serves_its_pages(monkeypatch: pytest.MonkeyPatch) -> No
         assert read(f"{site}tasks") == "", "without the token nothing is shown"
     assert cluster.dashboard_link is None and client.dashboard_link is None
     wait_until(lambda: read(link) == "", "the pages have ended with the cluster")
+    assert capfd.readouterr().out == ""
 
 
 def test_a_monitor_loses_no_events_when_another_one_joins(listening: Listening, monitor: Address, user: Client) -> None:

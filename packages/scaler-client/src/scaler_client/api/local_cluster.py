@@ -320,7 +320,8 @@ class SchedulerClusterCombo:
 
         port, token = free_port(), secrets.token_urlsafe(16)
         words = [self._config.monitor_address or monitor_of(address), "--port", str(port)]
-        self._run("scaler_ui", [*words, "--parent-pid", str(os.getpid())], SCALER_UI_TOKEN=token)
+        words += ["--parent-pid", str(os.getpid())]
+        self._run("scaler_ui", words, stdout=subprocess.DEVNULL, SCALER_UI_TOKEN=token)  # it says where the pages are
         served_pages[address] = f"http://127.0.0.1:{port}/?token={token}"
         self._forget_pages = weakref.finalize(self, served_pages.pop, address, None)
 
@@ -334,7 +335,9 @@ class SchedulerClusterCombo:
         finally:
             link.theirs.close()
 
-    def _run(self, module: str, words: Sequence[str], *descriptors: int, **environment: str) -> None:
+    def _run(
+        self, module: str, words: Sequence[str], *descriptors: int, stdout: int | None = None, **environment: str
+    ) -> None:
         with interrupts_blocked():  # until it can handle the signal that ends it
             self._services.append(
                 subprocess.Popen(
@@ -342,6 +345,7 @@ class SchedulerClusterCombo:
                     env={**os.environ, **_worker_environment(), **environment},
                     cwd=os.sep,
                     stdin=subprocess.DEVNULL,
+                    stdout=stdout,
                     start_new_session=True,
                     pass_fds=descriptors,
                 )
