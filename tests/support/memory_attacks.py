@@ -131,11 +131,16 @@ class Attacker:
         return True
 
     def is_cut_off(self, content: bytes, times: int, growth: Growth) -> bool:
-        """Send bytes again and again; returns whether the server has closed the connection."""
+        """Send bytes again and again; returns whether the server has closed the connection.
+
+        Raises TimeoutError if it neither reads nor closes.
+        """
         try:
             for _ in range(times):
                 self.send_bytes(content)
                 growth.look()
+        except TimeoutError:
+            raise
         except OSError:
             return True
         return False

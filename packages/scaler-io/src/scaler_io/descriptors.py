@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import socket
+import struct
 import sys
 from typing import Final
 
@@ -22,6 +23,9 @@ RESERVED: Final = 64
 """Descriptors that are never given to connections."""
 _MOST: Final = 1 << 20
 """The highest limit that is asked for: more is of no use, and some libraries iterate over all numbers."""
+
+_DISCARD: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER: what has not been sent when a connection is closed is discarded."""
 
 
 def limit() -> int:
@@ -85,14 +89,20 @@ def require(count: int) -> None:
             os.close(descriptor)
 
 
-def shut_down(descriptor: int) -> None:
-    """Shut down a connection, so that its owner closes the descriptor; does nothing if it is no connection any more."""
+def shut_down(descriptor: int, *, reset: bool = False) -> None:
+    """Shut down a connection, so that its owner closes the descriptor; does nothing if it is no connection any more.
+
+    `reset`: what has not been sent is discarded, and the peer's writes fail. Otherwise a peer that waits for the window
+    of the connection to open may wait for a minute.
+    """
     try:
         connection = socket.socket(fileno=descriptor)
     except OSError:
         return
     try:
         connection.getpeername()
+        if reset:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD)
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:
         return

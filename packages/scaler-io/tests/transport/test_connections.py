@@ -12,6 +12,7 @@ import pytest
 
 from scaler_io.transport import connections
 from scaler_io.transport.connections import (
+    ALL_SECONDS,
     HELLO_SECONDS,
     HURRIED_SWEEP_SECONDS,
     PEER_BYTES,
@@ -57,11 +58,12 @@ def pairs() -> Iterator[list[Pair]]:
 
 
 @pytest.fixture
-def limiter(pairs: list[Pair]) -> ConnectionLimiter:
+def limiter(pairs: list[Pair]) -> Iterator[ConnectionLimiter]:
     made = ConnectionLimiter("tcp://127.0.0.1:1")
     for pair in pairs:
         made.accepted(pair.near.fileno())
-    return made
+    yield made
+    made.close()
 
 
 def say(pair: Pair, count: int) -> None:
@@ -126,6 +128,42 @@ def test_a_peer_with_too_many_unread_bytes_is_closed(
     assert not pairs[1].is_open()
     limiter.disconnected(pairs[1].near.fileno())
     assert limiter.close_greedy(0.05, lambda route: bool(route), drained=False) == SWEEP_SECONDS
+
+
+def test_a_peer_that_waits_to_send_more_learns_that_it_was_cut_off(
+    limiter: ConnectionLimiter, pairs: list[Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "PEER_BYTES", MEGABYTE)
+    greedy, reader = pairs[:2]
+    limiter.first_message(greedy.near.fileno(), b"ends no message")
+    say(greedy, 2 * MEGABYTE)
+    limiter.close_greedy(0.05, lambda route: True, drained=False)
+    greedy.near.close()
+    with pytest.raises(BrokenPipeError):
+        greedy.far.send(b"more")
+    assert reader.is_open()
+
+
+def test_only_connections_that_may_have_unread_bytes_are_examined_and_at_times_all(
+    limiter: ConnectionLimiter, pairs: list[Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examined = set[int]()
+
+    def look(seconds: float) -> list[int]:
+        examined.clear()
+        limiter.close_greedy(seconds, lambda route: True, drained=True)
+        return [number for number, pair in enumerate(pairs) if pair.near.fileno() in examined]
+
+    is_over = connections.Connection.is_over
+    monkeypatch.setattr(
+        connections.Connection, "is_over", lambda self: (examined.add(self.descriptor), is_over(self))[1]
+    )
+    assert look(0.05) == [0, 1, 2] and look(0.05) == []
+    say(pairs[1], 1000)
+    assert look(0.05) == [1], "ZeroMQ has read everything"
+    say(pairs[2], 10)
+    assert look(0.05) == [1, 2] and look(0.05) == [1], "1,000 bytes are unread, and 10 a heartbeat"
+    assert look(ALL_SECONDS) == [0, 1, 2]
 
 
 def test_what_is_no_part_of_messages_does_not_add_up(limiter: ConnectionLimiter, pairs: list[Pair]) -> None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import socket
 import struct
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from scaler_io.descriptors import connection_limit, limit, monitor_connections, shut_down
@@ -33,7 +35,9 @@ TOTAL_BYTES: Final = 512 * 1024 * 1024
 HELLO_SECONDS: Final = 10.0
 """How long a connection may be open without a peer."""
 SWEEP_SECONDS: Final = 0.05
-"""How often a service looks at its connections, which takes about 3 us for each."""
+"""How often a service looks at the connections that have received something, which takes about 3 us for each."""
+ALL_SECONDS: Final = 1.0
+"""How often it looks at all of them."""
 HURRIED_SWEEP_SECONDS: Final = 0.005
 """The same while a connection has more than 1/_HURRY of the unread bytes that it may have: a gigabyte comes in 1 s."""
 FRAME_BYTES: Final = 9
@@ -82,10 +86,43 @@ def received_bytes(descriptor: int) -> int | None:
     return _RECEIVED.unpack_from(info, _RECEIVED_AT)[0] if len(info) == _TCP_INFO_BYTES else None
 
 
+class _Arrivals:
+    """Tells which connections have received something, at no cost for the others."""
+
+    def __init__(self) -> None:
+        self._poll = select.epoll() if sys.platform == "linux" else None
+
+    def add(self, descriptor: int) -> None:
+        """Watch a connection; closing it ends that. Does nothing if it is no connection any more."""
+        if self._poll is not None:
+            with suppress(OSError):
+                # ZeroMQ may have read everything before we look. A connection that is only writable is reported too,
+                # at the edge, that is, if something has arrived.
+                self._poll.register(descriptor, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
+
+    def take(self, most: int) -> list[int]:
+        """Up to `most` descriptors of connections that have received something since they were last told."""
+        return [] if self._poll is None else [descriptor for descriptor, _ in self._poll.poll(0, most)]
+
+    def close(self) -> None:
+        if self._poll is not None:
+            self._poll.close()
+
+
 class Connection:
     """One accepted connection."""
 
-    __slots__ = ("_file", "base", "closed", "descriptor", "read", "read_before", "route", "strange_seconds")
+    __slots__ = (
+        "_file",
+        "base",
+        "closed",
+        "descriptor",
+        "examined_at",
+        "read",
+        "read_before",
+        "route",
+        "strange_seconds",
+    )
 
     def __init__(self, descriptor: int, route: bytes = b"") -> None:
         self.descriptor, self.route = descriptor, route
@@ -96,6 +133,8 @@ class Connection:
         """Received bytes that are no part of messages."""
         self.strange_seconds = 0.0
         """How long it has been open without a peer."""
+        self.examined_at = 0.0
+        """When its unread bytes were computed, by the limiter's clock."""
         self.closed = False
 
     def is_over(self) -> bool:
@@ -144,6 +183,11 @@ class ConnectionLimiter:
         """The connection of each route on which a message has arrived."""
         self._connections: dict[int, Connection] = {}
         """By descriptor."""
+        self._arrivals = _Arrivals()
+        self._holders: dict[int, Connection] = {}
+        """Those that had unread bytes when they were examined."""
+        self._clock = self._all_at = 0.0
+        """The seconds of all looks, and when all connections are due."""
         self._address = address
         self._refused = _RareLog(
             "%s: %s refused: this process may have %d files open, and all but a reserve are in use; "
@@ -158,10 +202,17 @@ class ConnectionLimiter:
             self._refused.add(self._address, limit())
             shut_down(descriptor)
         else:
-            self._connections[descriptor] = Connection(descriptor)
+            self._add(descriptor)
+
+    def _add(self, descriptor: int) -> Connection:
+        added = self._connections[descriptor] = Connection(descriptor)
+        added.examined_at = self._clock
+        self._arrivals.add(descriptor)
+        return added
 
     def disconnected(self, descriptor: int) -> None:
         """A connection has ended."""
+        self._holders.pop(descriptor, None)
         ended = self._connections.pop(descriptor, None)
         if ended is not None and ended.route:
             self.routes.pop(ended.route, None)
@@ -171,7 +222,7 @@ class ConnectionLimiter:
         known = self._connections.get(descriptor)
         if known is None or known.route:
             self.disconnected(descriptor)
-            known = self._connections[descriptor] = Connection(descriptor)
+            known = self._add(descriptor)
         known.route = route
         self.routes[route] = known
         return known
@@ -192,19 +243,23 @@ class ConnectionLimiter:
         tells whether a route has a peer; None if no connection has one, and all may stay. `drained`: no message waits
         to be handed over.
         """
+        self._clock += seconds
         peers, strangers = list[tuple[int, Connection]](), list[tuple[int, Connection]]()
-        for connection in list(self._connections.values()):
+        for connection in self._due():
             if connection.is_over():
                 self.disconnected(connection.descriptor)
                 continue
             if connection.closed:
                 continue
-            unread = connection.unread(seconds, drained=drained)
+            elapsed, connection.examined_at = self._clock - connection.examined_at, self._clock
+            unread = connection.unread(elapsed, drained=drained)
+            if unread:
+                self._holders[connection.descriptor] = connection
             if has_peer is not None and has_peer(connection.route):
                 connection.strange_seconds = 0.0
                 peers.append((unread, connection))
                 continue
-            connection.strange_seconds += seconds if has_peer is not None else 0.0
+            connection.strange_seconds += elapsed if has_peer is not None else 0.0
             if connection.strange_seconds > HELLO_SECONDS:
                 self._close(connection, f"without a Hello for {HELLO_SECONDS:g} s")
             else:
@@ -212,6 +267,20 @@ class ConnectionLimiter:
         hurried = self._bound(strangers, STRANGER_BYTES, STRANGERS_BYTES)
         hurried |= self._bound([*peers, *strangers], PEER_BYTES, TOTAL_BYTES)
         return HURRIED_SWEEP_SECONDS if hurried else SWEEP_SECONDS
+
+    def _due(self) -> list[Connection]:
+        """The connections that may have unread bytes: who has received something, or had some; at times all."""
+        arrived, holders = self._arrivals.take(len(self._connections) + 1), self._holders
+        self._holders = {}
+        if self._clock < self._all_at:
+            holders |= {number: self._connections[number] for number in arrived if number in self._connections}
+            return list(holders.values())
+        self._all_at = self._clock + ALL_SECONDS
+        return list(self._connections.values())
+
+    def close(self) -> None:
+        """Free what it needs to watch connections."""
+        self._arrivals.close()
 
     def _bound(self, holders: Sequence[tuple[int, Connection]], each: int, together: int) -> bool:
         """Close connections with more than `each` unread bytes, and the greatest ones until `together` is kept.
@@ -235,7 +304,7 @@ class ConnectionLimiter:
     def _close(self, connection: Connection, why: str) -> None:
         connection.closed = True
         self._greedy.add(self._address, why)
-        shut_down(connection.descriptor)
+        shut_down(connection.descriptor, reset=True)
 
 
 class SubscriptionLimiter(ConnectionLimiter):

@@ -128,6 +128,7 @@ class Publisher:
     def close(self) -> None:
         """Free the addresses."""
         self.context.destroy(linger=0)
+        self._limiter.close()
 
 
 class Subscriber:

@@ -188,6 +188,7 @@ class Listener:
     def close(self) -> None:
         """Free the address, after at most LINGER_SECONDS for sending the last messages."""
         self._context.destroy(linger=int(LINGER_SECONDS * 1000))
+        self._limiter.close()
         if self._path:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
