@@ -95,6 +95,13 @@ def wait_order(page: Page, ids: list[str]) -> None:
     )
 
 
+IS_DRAWN = """() => {
+  const canvas = document.querySelector("[data-testid='graph-canvas']");
+  return canvas?.getContext('2d').getImageData(canvas.width * 0.83, canvas.height / 2, 1, 1).data[3] === 255;
+}"""
+"""Whether the node is drawn that takes the results of all others."""
+
+
 def test_every_page_shows_what_the_scheduler_says(
     page: Page, site: str, monitor: Address, cluster: LocalCluster, client: Client, gate: Gate
 ) -> None:
@@ -167,6 +174,15 @@ def test_every_page_shows_what_the_scheduler_says(
     wait_shown(page, "graphs", "1-1 of 1")
     line = page.get_by_test_id("graphs").locator("tbody").get_by_role("row").inner_text()
     assert line.split("\t")[3:10] == ["3", "3", "0", "0", "0", "0", "100%"]
+    page.get_by_test_id("graphs").locator("tbody").get_by_role("link").first.click()
+    wait_shown(page, "graph-drawn", "3 nodes in 3 layers")
+    wait_shown(page, "fact-critical path", "% of the time")
+    wait_shown(page, "critical-path", "builtins:max")
+    page.wait_for_function(f"({IS_DRAWN})()")
+    box = page.get_by_test_id("graph-canvas").bounding_box()
+    assert box is not None
+    page.get_by_test_id("graph-canvas").click(position={"x": 0.83 * box["width"], "y": 0.5 * box["height"]})
+    wait_shown(page, "fact-function", "builtins:max")
     page.goto(f"{site}/objects")
     wait_shown(page, "objects", "1")
     assert shown(page, "in memory") == size(storage.bytes)

@@ -15,6 +15,7 @@ from scaler_protocol.monitoring import EventKind, TaskStep
 from scaler_scheduler.core.records import ASSIGNED, DONE, HELD, WAITING
 from scaler_scheduler.core.snapshot import ProcessStats
 from scaler_ui.model.feed import Feed
+from scaler_ui.model.graph_looks import GraphLooks
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.reasons import why
 from support.task_rows import live_rows
@@ -93,7 +94,20 @@ class WorldMonitor:
                 assert record is not None and record.agent is not None
                 assert tasks.value("agent", row) == record.agent.number
                 assert tasks.value("run", row) == record.run
+        self._compare_graphs()
         assert status.received_counts == tuple(self._world.scheduler.hub.received.values())
+
+    def _compare_graphs(self) -> None:
+        """What open nodes need is known, and by that in which order nodes can run."""
+        for session in self._world.scheduler.core.state.sessions.values():
+            for graph in session.graphs.values():
+                nodes = [
+                    task for task in session.tasks.values() if task.extra is not None and task.extra.graph is graph
+                ]
+                needs = {(task.id, need) for task in nodes if task.extra is not None for need in task.extra.inputs}
+                known = self.model.graphs.find(graph.number)
+                pairs = set(zip(*known.pairs(graph.size), strict=True)) if known is not None else set()
+                assert needs <= {(graph.first + node, graph.first + need) for node, need in pairs}
 
 
 def test_a_plain_run() -> None:
@@ -136,6 +150,24 @@ def test_of_tasks_only_failures_are_kept_where_nobody_listens() -> None:
     assert event_log.ended[Status.VALUE] == 100 and len(list(event_log.history.failures)) == 1
 
 
+def test_a_graph_is_told_with_its_edges_and_its_critical_path() -> None:
+    world = World(hosts=[2])
+    monitor = WorldMonitor(world)
+    needs: list[list[int]] = [[], [], [0, 1], [2], [1]]
+    lengths = (0.2, 0.5, 0.1, 0.3, 0.05)
+    world.client.graph([Plan(length, f"n{at}") for at, length in enumerate(lengths)], needs, [3, 4])
+    world.finish(5.0)
+    monitor.look()
+    assert monitor.model.status is not None
+    (number,) = monitor.model.status.graphs
+    look = GraphLooks(monitor.model).look(number)
+    assert look is not None and list(zip(*look.edges, strict=True)) == [(2, 0), (2, 1), (3, 2), (4, 1)]
+    assert (look.layers, look.path) == ([0, 0, 1, 2, 1], [1, 2, 3])
+    assert round(look.path_seconds, 3) == 0.9 and round(look.seconds, 3) == 1.15
+    assert 0.9 <= look.took < 1.1 and look.share == look.path_seconds / look.took
+    assert world.scheduler.core.state.event_log.take(0.0) is None
+
+
 def test_who_comes_after_the_accident_is_shown_it() -> None:
     world = World(hosts=[1, 2])
     early = WorldMonitor(world)
@@ -171,6 +203,10 @@ class Moves:
 
     def nested(self) -> None:
         self._futures += self.world.client.submit(Plan(0.01, children=(Plan(0.05),) * 3))
+
+    def graph(self) -> None:
+        needs: list[list[int]] = [[]] * 4 + [[0, 1], [2, 3], [4, 5], [6]]
+        self._futures += self.world.client.graph([Plan(0.03, f"n{at}") for at in range(8)], needs, [5, 7])
 
     def fail(self) -> None:
         self._futures += self.world.client.submit(Plan(0.01, raises=1000), Plan(0.01, kills_worker=1))

@@ -13,7 +13,7 @@ from typing import Final
 from scaler_protocol.handshake import Role, ServiceKind
 from scaler_protocol.ids import WORKER_ID_BYTES
 from scaler_protocol.messages import MESSAGE_GROUPS, MESSAGE_IDS, MESSAGE_NEEDS
-from scaler_protocol.monitoring import PACKED_BATCH, PACKED_TASK, EventKind
+from scaler_protocol.monitoring import PACKED_BATCH, PACKED_EDGE, PACKED_TASK, EventKind
 from scaler_protocol.profiles import PROFILE
 from scaler_protocol.ranges import (
     Acyclic,
@@ -327,7 +327,11 @@ RELATIONS: Final[Mapping[str, Sequence[Relation]]] = {
     "Functions": (_DEFINED,),
     "Inputs": (Positions("stored", "results"),),
     "TaskList": (Positions("stored", "results"),),
-    "TaskEvents": (Records("batches", PACKED_BATCH.size), Records("tasks", PACKED_TASK.size)),
+    "TaskEvents": (
+        Records("batches", PACKED_BATCH.size),
+        Records("tasks", PACKED_TASK.size),
+        Records("edges", PACKED_EDGE.size),
+    ),
     "MonitorHistory": (Records("failure_profiles", PROFILE.size, of="failure_tasks"),),
 }
 

@@ -416,6 +416,10 @@ struct TaskEvents {
   printedAttempts @20 :List(UInt32);
   printed @21 :List(Text);
   groupClients @22 :List(Text);
+  edgeGraphs @23 :List(UInt64);
+  edgeFirstTasks @24 :List(UInt64);
+  edgeCounts @25 :List(UInt32);
+  edges @26 :Data;
 }
 struct AskWhy {
   task @0 :UInt64;

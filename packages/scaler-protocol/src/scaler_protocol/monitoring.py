@@ -13,6 +13,8 @@ PACKED_BATCH = struct.Struct("<BQIdQ")
 """A batch in `TaskEvents.batches`: step, subject, how many tasks, seconds after `since`, first run."""
 PACKED_TASK = struct.Struct("<Q")
 """A task id in `TaskEvents.tasks`."""
+PACKED_EDGE = struct.Struct("<II")
+"""An edge in `TaskEvents.edges`: a node of a graph and one that it needs, both counted from the first node."""
 DURATION_BOUNDS: Final = (
     0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0, 30_000.0,
 )  # fmt: skip
@@ -217,8 +219,10 @@ class TaskEvents:
 
     A batch is a step, its subject, a time and so many tasks: `batches` holds one PACKED_BATCH for each. `tasks` holds
     the packed ids of all batches one behind the other; `statuses` (one byte each) and `profiles` those of the ENDED
-    ones. The `group_…` columns describe groups before a batch names them. The numbers of texts, and of what tasks have
-    printed, grow while the scheduler runs.
+    ones. The `group_…` columns describe groups before a batch names them. The `edge_…` columns say of each piece of a
+    graph that was submitted which graph it is, the id of the graph's first node, and how many of the PACKED_EDGE
+    records of `edges` are of this piece. The numbers of texts, and of what tasks have printed, grow while the scheduler
+    runs.
     """
 
     COLUMNS: ClassVar = (
@@ -233,6 +237,7 @@ class TaskEvents:
         ),
         ("text_numbers", "text_times", "text_levels", "text_kinds", "text_tasks", "text_subjects", "texts"),
         ("printed_numbers", "printed_tasks", "printed_attempts", "printed"),
+        ("edge_graphs", "edge_first_tasks", "edge_counts"),
     )
 
     group_numbers: Sequence[int] = ()
@@ -258,6 +263,10 @@ class TaskEvents:
     printed_attempts: Sequence[int] = ()
     printed: Sequence[str] = ()
     group_clients: Sequence[str] = ()
+    edge_graphs: Sequence[int] = ()
+    edge_first_tasks: Sequence[int] = ()
+    edge_counts: Sequence[int] = ()
+    edges: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

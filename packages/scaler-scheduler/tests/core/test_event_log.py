@@ -11,7 +11,7 @@ import pytest
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.ids import first_task, function_id
 from scaler_protocol.messages import Group, Status, Submit
-from scaler_protocol.monitoring import PACKED_BATCH, MonitorStatus, TaskEvents, TaskStep
+from scaler_protocol.monitoring import PACKED_BATCH, PACKED_EDGE, MonitorStatus, TaskEvents, TaskStep
 from scaler_protocol.objects import Reference
 from scaler_protocol.operations import Drain
 from scaler_protocol.payloads import Payloads
@@ -64,6 +64,36 @@ def test_numbers_of_groups_agents_and_graphs_go_beyond_32_bits(driver: Scheduler
     assert sorted(everything) == list(range(LAST, LAST + 5))
     for number in numbers:
         assert decode([bytes(frame) for frame in encode(Drain(number, 1))]) == Drain(number, 1)
+
+
+def test_what_nodes_of_graphs_need_is_told_while_somebody_listens_and_to_who_comes_late(
+    driver: SchedulerDriver,
+) -> None:
+    event_log, client = driver.core.state.event_log, driver.client()
+    first = first_task(client[0]) + 1000
+
+    def piece(at: int, dependents: list[int], needs: list[int]) -> Submit:
+        tasks = [first + at, first + at + 1]
+        return Submit(
+            (Group(function_id(b"body")),), tasks, Payloads([b"call"] * 2), graph=first, graph_size=2**63,
+            dependents=dependents, needs=needs, consumers=[1, 1],
+            functions=(function_id(b"body"),), names=("f",), bodies=Payloads([b"body"]),
+        )  # fmt: skip
+
+    driver.feed(client, piece(0, [], []))
+    assert event_log.take(0.0) is None
+    driver.core.start_events(driver.now)
+    event_log.take(0.0)
+    driver.feed(client, piece(2, [0, 1, 1], [first, first + 1, first + 2]))
+    told = event_log.take(0.0)
+    assert told is not None and [*told.edge_first_tasks, *told.edge_counts] == [first, 3]
+    assert list(PACKED_EDGE.iter_unpack(told.edges)) == [(2, 0), (3, 1), (3, 2)]
+    driver.core.start_events(driver.now)
+    late = event_log.take(0.0)
+    assert late is not None and (late.edge_graphs, late.edges) == (told.edge_graphs, told.edges)
+    (agent,) = [driver.agent(workers=1)]
+    driver.done(agent, driver.runs(agent))
+    assert driver.core.snapshot(ProcessStats("", 0.0, 0.0, 0.0, 0), driver.now).graphs == told.edge_graphs
 
 
 def test_tasks_of_which_none_waits_for_another_run_while_somebody_listens(driver: SchedulerDriver) -> None:

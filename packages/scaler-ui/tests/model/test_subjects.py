@@ -10,6 +10,7 @@ from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import EventKind, TaskEvents, TaskStep
 from scaler_ui.model import subjects, views
 from scaler_ui.model.addresses import PageRequest
+from scaler_ui.model.graph_looks import GraphLooks
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.subjects import Facts
 
@@ -127,9 +128,9 @@ def test_clients_functions_and_graphs(model: MonitorModel) -> None:
     facts = told(subjects.function_facts(model, "m:f"))
     assert facts["raised"] == ("1", "/tasks?function=m:f&state=raised") and facts["ended"][0] == "1"
     assert told(subjects.function_facts(model, "a/b c"))["ended"] == ("none", "")
-    assert told(subjects.graph_facts(model, 4))["left"] == ("5", "")
+    assert told(subjects.graph_facts(model, GraphLooks(model), 4))["left"] == ("5", "")
     assert subjects.client_facts(model, "x") is None and subjects.function_facts(model, "x") is None
-    assert subjects.graph_facts(model, 5) is None and subjects.function_facts(model, "") is None
+    assert subjects.graph_facts(model, GraphLooks(model), 5) is None and subjects.function_facts(model, "") is None
 
 
 @pytest.mark.parametrize(

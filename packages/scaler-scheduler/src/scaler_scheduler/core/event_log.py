@@ -18,11 +18,22 @@ from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import PACKED_BATCH, EventKind, TaskEvents, TaskStep
 from scaler_scheduler.core.durations import Durations
 from scaler_scheduler.core.history import TEXT, Event, History, PrintedText, printed_columns
-from scaler_scheduler.core.records import ASSIGNED, HELD, WAITING, AgentRecord, GroupRecord, Outcome, TaskRecord
+from scaler_scheduler.core.records import (
+    ASSIGNED,
+    HELD,
+    WAITING,
+    AgentRecord,
+    GraphRecord,
+    GroupRecord,
+    Outcome,
+    TaskRecord,
+)
 from scaler_scheduler.requirements import describe_runtime
 
 SNAPSHOT_TASKS = 50_000
 """Most waiting tasks recorded for a new subscriber, so that it does not delay the scheduler."""
+SNAPSHOT_EDGES = 100_000
+"""Most edges of graphs recorded then; graphs with more are left out."""
 TEXTS = 1000
 """Most texts between two calls of `take`; further ones are dropped."""
 _STEPS = {WAITING: TaskStep.WAITING, HELD: TaskStep.HELD}
@@ -64,6 +75,9 @@ class EventLog:
         self._profiles = bytearray()
         self._texts: list[Event] = []
         self._printed: list[PrintedText] = []
+        self._pieces: list[tuple[GraphRecord, int]] = []
+        """Of each piece of a graph: the graph, and the number of its edges."""
+        self._edges = array("I")
 
     @property
     def unfinished(self) -> int:
@@ -112,6 +126,15 @@ class EventLog:
     def gone(self, task: int) -> None:
         """This task is no longer wanted."""
         self._step(TaskStep.CANCELLED, 0, (task,))
+
+    def connected(self, graph: GraphRecord, nodes: Iterable[int], inputs: Iterable[int]) -> None:
+        """Nodes of a graph were submitted. Each of these needs the result of the task at the same position."""
+        known, before = range(graph.first, graph.first + min(graph.size, 2**32)), len(self._edges)
+        for node, needed in zip(nodes, inputs, strict=True):
+            if node in known and needed in known:
+                self._edges.append(node - graph.first)
+                self._edges.append(needed - graph.first)
+        self._pieces.append((graph, (len(self._edges) - before) // 2))
 
     # --- texts: kept without monitors, too ----------------------------------------------------------------------------
 
@@ -171,11 +194,24 @@ class EventLog:
                 members.append(task)
                 room -= 1
         by_state[WAITING] += assigned  # groups are recorded with these steps only
+        self._add_edges([*by_state[WAITING], *by_state[HELD]])
         for state, members in by_state.items():
             if members:
                 self.entered(state, members)
         for agent in agents:
             self._add_runs(agent)
+
+    def _add_edges(self, tasks: Iterable[TaskRecord]) -> None:
+        """Record what these nodes of graphs need."""
+        needs: dict[GraphRecord, list[tuple[int, int]]] = {}
+        for task in tasks:
+            if (extra := task.extra) is not None and extra.graph is not None:
+                needs.setdefault(extra.graph, []).extend((task.id, needed) for needed in extra.inputs)
+        room = SNAPSHOT_EDGES
+        for graph, edges in needs.items():
+            if len(edges) <= room:
+                room -= len(edges)
+                self.connected(graph, (node for node, _ in edges), (needed for _, needed in edges))
 
     def _add_runs(self, agent: AgentRecord) -> None:
         first = 0
@@ -199,11 +235,12 @@ class EventLog:
 
     def take(self, since: float) -> TaskEvents | None:
         """Events since the last call, or None. `since` is the Unix time, in seconds, at which `now` was 0."""
-        if not (self._batches or self._texts or self._groups or self._printed):
+        if not (self._batches or self._texts or self._groups or self._printed or self._pieces):
             return None
         groups = self._groups
         if sys.byteorder == "big":
             self._tasks.byteswap()
+            self._edges.byteswap()
         texts = self._texts
         events = TaskEvents(
             group_numbers=[group.number for group in groups],
@@ -228,6 +265,10 @@ class EventLog:
             text_subjects=[event.subject for event in texts],
             texts=[event.text for event in texts],
             **printed_columns(self._printed),
+            edge_graphs=[graph.number for graph, _ in self._pieces],
+            edge_first_tasks=[graph.first for graph, _ in self._pieces],
+            edge_counts=[count for _, count in self._pieces],
+            edges=self._edges.tobytes(),
         )
         self._clear()
         return events

@@ -122,6 +122,9 @@ class Intake:
         _count([*new, *met] if met else new, grouped=bool(event.task_groups))
         if graph is not None:
             graph.enter(new)
+            if self._state.event_log.listening:
+                nodes = [event.tasks[position] for position in event.dependents]
+                self._state.event_log.connected(graph, nodes, event.needs)
             if _has_last_node(event):
                 self._state.graph_arrived(session, graph)
         if parent is not None:

@@ -11,6 +11,7 @@ from scaler_protocol.errors import MalformedMessageError
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import (
     PACKED_BATCH,
+    PACKED_EDGE,
     PACKED_TASK,
     MonitorHistory,
     MonitorMessage,
@@ -100,6 +101,7 @@ def _is_sound(message: MonitorMessage) -> bool:
     return (
         len(message.tasks) == PACKED_TASK.size * sum(size for _, _, size in batches)
         and len(message.statuses) == ended
+        and len(message.edges) == PACKED_EDGE.size * sum(message.edge_counts)
         and len(message.profiles) == PROFILE.size * ended
         and max(message.statuses, default=0) <= Status.LOST
         and all(step <= TaskStep.CANCELLED for step, _, _ in batches)

@@ -30,6 +30,7 @@ from scaler_protocol.monitoring import (
 )
 from scaler_protocol.profiles import PROFILE, Profile, profile_at
 from scaler_ui.model.failed_task import FAILURES, TaskFailure
+from scaler_ui.model.graph_edges import EdgeTable
 from scaler_ui.model.minutes import Minutes
 from scaler_ui.model.moments import Moment, mean_latency
 from scaler_ui.model.task_table import TASKS, TaskTable
@@ -192,6 +193,7 @@ class MonitorModel:
         self.groups: OrderedDict[int, GroupInfo] = OrderedDict()
         self.history: deque[Moment] = deque(maxlen=HISTORY_SECONDS)
         self.minutes = Minutes()
+        self.graphs = EdgeTable()
         self._events: dict[int, deque[MonitorEvent]] = {}
         """By kind, in order."""
         self._heard_texts = 0
@@ -272,6 +274,7 @@ class MonitorModel:
             self.history.clear()  # its totals begin at zero
             follows = False
             self._heard_texts = self._heard_printed = 0
+            self.graphs.clear()
         elif self.status is not None:
             since = min(since, self.status.at)
         self.status, self.heard = status, now
@@ -331,6 +334,7 @@ class MonitorModel:
             self._say(MonitorEvent(*event))
         self._failed_rows.clear()
         self._take_printed(events)
+        self.graphs.add(events.edge_graphs, events.edge_first_tasks, events.edge_counts, events.edges)
         if self._beginning:
             self._begun()
 

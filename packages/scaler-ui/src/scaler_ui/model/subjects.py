@@ -13,6 +13,7 @@ from scaler_ui.model import cluster_views
 from scaler_ui.model.addresses import PageRequest, address, worker_name
 from scaler_ui.model.failures import failures_of
 from scaler_ui.model.findings import RECENT_SECONDS
+from scaler_ui.model.graph_looks import GraphLook, GraphLooks
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.tables import task_of_run, worker_rows
 from scaler_ui.model.task_table import ENDINGS
@@ -259,7 +260,7 @@ def function_facts(model: MonitorModel, function: str) -> Facts | None:
     ]
 
 
-def graph_facts(model: MonitorModel, graph: int) -> Facts | None:
+def graph_facts(model: MonitorModel, looks: GraphLooks, graph: int) -> Facts | None:
     """How far a graph is; None if it is unknown, or too old."""
     rows = cluster_views.graphs(model, PageRequest(count=1_000_000)).rows
     row = next((row for row in rows if row["graph"] == graph), None)
@@ -274,6 +275,18 @@ def graph_facts(model: MonitorModel, graph: int) -> Facts | None:
         Fact("progress", row["progress"]),
         Fact("begun", at=row["begun"]),
         Fact("time", row["took"]),
+        *_path_facts(looks.look(graph)),
+    ]
+
+
+def _path_facts(look: GraphLook | None) -> Facts:
+    """What took the graph its time."""
+    if look is None or not look.path:
+        return []
+    at_once = look.seconds / look.took if look.took else 0.0
+    return [
+        Fact("critical path", f"{duration(look.path_seconds)}, {look.share:.0%} of the time"),
+        Fact("runs, in all", f"{duration(look.seconds)}, {at_once:.1f} at once"),
     ]
 
 

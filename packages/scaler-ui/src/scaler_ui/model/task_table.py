@@ -38,6 +38,8 @@ _COLUMNS = {
     "pid": "I", "worker": "I", "attempt": "I", "since": "d", "assigned": "d", "started": "d", "ended": "d",
     "duration": "Q", "cpu": "Q", "memory": "Q",
 }  # fmt: skip
+_WORDS = {**STATES, **{RUNNING + 1 + status: word for status, word in ENDINGS.items()}}
+"""The words for states: of a task that has ended by its status."""
 Column = npt.NDArray[Any]
 
 
@@ -120,6 +122,18 @@ class TaskSubset:
     sessions: Sequence[int] | None = None
     agents: Sequence[int] | None = None
     pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpan:
+    """Tasks with ids of a range, in columns, in the order of ids."""
+
+    places: list[int]
+    """Their ids, counted from the first one of the range."""
+    functions: list[str]
+    states: list[str]
+    seconds: list[float]
+    """How long their last runs took, or take so far."""
 
 
 EVERY_TASK = TaskSubset()
@@ -367,6 +381,20 @@ class TaskTable:
             get["pid"], get["attempt"], get["since"], get["assigned"], get["ended"], get["run"], get["duration"] / 1e6,
             get["cpu"] / 1e6, get["memory"],
         )  # fmt: skip
+
+    def span(self, first: int, count: int) -> TaskSpan:
+        """The tasks with `count` ids from `first` on, as far as there are any."""
+        ids = self._view("id")
+        rows = np.flatnonzero((ids >= first) & (ids - np.uint64(first) < count))
+        places, newest = np.unique((ids[rows] - np.uint64(first))[::-1], return_index=True)
+        rows = rows[::-1][newest]
+        seconds = np.where(self._view("pid")[rows] > 0, self._view("duration")[rows] / 1e6, 0.0)
+        codes = np.where(
+            (steps := self._steps()[rows]) == TaskStep.ENDED, RUNNING + 1 + self._view("status")[rows], steps
+        )
+        return TaskSpan(
+            places.tolist(), self.function_names(rows.tolist()), [_WORDS[code] for code in codes], seconds.tolist()
+        )
 
     def waiting_groups(self) -> list[tuple[int, int]]:
         """The numbers of groups with waiting tasks, and the number of these tasks."""

@@ -97,6 +97,25 @@ class LinesOverTime:
         self._chart.update()
 
 
+class Legend:
+    """The colours of functions, with links to these."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, str] = {}
+        self._row = ui.row().classes("legend").props('role=list aria-label="colours of functions" data-testid=legend')
+
+    def show(self, colours: dict[str, str]) -> None:
+        """Write these colours if they have changed."""
+        if colours == self._shown:
+            return
+        self._shown = dict(colours)
+        self._row.clear()
+        with self._row:
+            for name, colour in colours.items():
+                with ui.element("div").classes("clipped").style(f"--colour: {colour}").props("role=listitem"):
+                    ui.link(name, address("function", name))
+
+
 _BAR = """(params, api) => {
   const row = api.value(0), begin = api.coord([api.value(1), row]), end = api.coord([api.value(2), row]);
   const height = api.size([0, 1])[1] * 0.7, state = api.value(4), colour = api.value(6);
@@ -122,9 +141,7 @@ class Timeline:
     def __init__(self, stream: TaskStream) -> None:
         self._shown = stream
         self._colours = FunctionColours(PALETTE, OTHERS)
-        self._legend = (
-            ui.row().classes("legend").props('role=list aria-label="colours of functions" data-testid=legend')
-        )
+        self._legend = Legend()
         options: dict[str, Any] = {
             "tooltip": {":formatter": _HINT, **_TIP},
             "grid": {"left": 4, "right": 12, "top": 12, "bottom": 56, "containLabel": True},
@@ -158,18 +175,9 @@ class Timeline:
         begin, end = stream.window
         options["xAxis"].update(min=round(1000 * begin), max=round(1000 * end))
         options["yAxis"]["data"] = stream.workers
-        before = self._colours.shown
         colours = self._colours.of(stream.functions)
         options["series"][0]["data"] = [[*bar, colours[bar[3]]] for bar in stream.bars]
-        if before != colours:
-            self._write_legend(colours)
-
-    def _write_legend(self, colours: dict[str, str]) -> None:
-        self._legend.clear()
-        with self._legend:
-            for name, colour in colours.items():
-                with ui.element("div").classes("clipped").style(f"--colour: {colour}").props("role=listitem"):
-                    ui.link(name, address("function", name))
+        self._legend.show(colours)
 
 
 def _height(stream: TaskStream) -> str:

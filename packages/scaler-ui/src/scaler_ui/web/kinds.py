@@ -99,6 +99,23 @@ GRAPHS = TableKind(
     },
     key="graph", order="graph", links={"graph": ("graph", "graph"), "client": ("client", "client")},
 )  # fmt: skip
+CRITICAL_PATH = TableKind(
+    "critical-path",
+    {
+        "step": "step", "function": "function", "task": "task", "state": "state", "duration": "duration",
+        "share": "of the graph's time",
+    },
+    key="task", order="duration", filtered=False,
+    links={"task": ("task", "task"), "function": ("function", "function")},
+)  # fmt: skip
+GRAPH_FUNCTIONS = TableKind(
+    "graph-functions",
+    {
+        "function": "function", "nodes": "nodes", "over": "over", "running": "running", "failed": "failed",
+        "seconds": "runs, in all", "longest": "longest run",
+    },
+    key="function", order="seconds", filtered=False, links={"function": ("function", "function")},
+)  # fmt: skip
 BIGGEST = TableKind(
     "biggest",
     {"object": "hash of its id", "client": "client", "size": "size", "where": "where"},

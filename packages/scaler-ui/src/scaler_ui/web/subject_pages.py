@@ -15,9 +15,11 @@ from scaler_ui.listening import Listening
 from scaler_ui.model import failures, subjects, views, workload_views
 from scaler_ui.model.addresses import PageRequest, address, read_task, read_worker
 from scaler_ui.model.findings import findings
+from scaler_ui.model.graph_looks import GraphLooks
 from scaler_ui.model.reasons import printed, why
 from scaler_ui.model.subjects import Fact
 from scaler_ui.model.views import TablePage
+from scaler_ui.web.graph_page import fill_graph
 from scaler_ui.web.kinds import COMPARISON, FAILED_TASKS, OTHER_WORKLOADS, RUNNERS, TASKS, WORKLOADS
 from scaler_ui.web.operator_actions import OperatorActions
 from scaler_ui.web.parts import READ_ONLY, FactList, ServerTable, heading, reader_of_page, subheading
@@ -45,6 +47,7 @@ class SubjectPages:
         self._listening = listening
         self._model = listening.model
         self._actions = actions
+        self._looks = GraphLooks(self._model)
 
     # --- pages ------------------------------------------------------------------------------------------------------
 
@@ -90,7 +93,8 @@ class SubjectPages:
         """How far a graph is."""
         name = unquote(graph)
         number = int(name) if name.isascii() and name.isdigit() else -1
-        self._page("graph", name, "graphs", partial(subjects.graph_facts, self._model, number))
+        facts = partial(subjects.graph_facts, self._model, self._looks, number)
+        self._page("graph", name, "graphs", facts, partial(fill_graph, self._looks, number))
 
     def failure(self, function: str, exception: str) -> None:
         """Failures of a function with one type of exception: the last traceback, and the tasks."""
