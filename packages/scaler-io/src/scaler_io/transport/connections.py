@@ -87,14 +87,15 @@ def received_bytes(descriptor: int) -> int | None:
 
 
 class _Arrivals:
-    """Tells which connections have received something, at no cost for the others."""
+    """Tells which connections have received something, at no cost for the others; on Linux only."""
 
     def __init__(self) -> None:
-        self._poll = select.epoll() if sys.platform == "linux" else None
+        if sys.platform == "linux":
+            self._poll = select.epoll()
 
     def add(self, descriptor: int) -> None:
         """Watch a connection; closing it ends that. Does nothing if it is no connection any more."""
-        if self._poll is not None:
+        if sys.platform == "linux":
             with suppress(OSError):
                 # ZeroMQ may have read everything before we look. A connection that is only writable is reported too,
                 # at the edge, that is, if something has arrived.
@@ -102,10 +103,12 @@ class _Arrivals:
 
     def take(self, most: int) -> list[int]:
         """Up to `most` descriptors of connections that have received something since they were last told."""
-        return [] if self._poll is None else [descriptor for descriptor, _ in self._poll.poll(0, most)]
+        if sys.platform == "linux":
+            return [descriptor for descriptor, _ in self._poll.poll(0, most)]
+        return []
 
     def close(self) -> None:
-        if self._poll is not None:
+        if sys.platform == "linux":
             self._poll.close()
 
 
