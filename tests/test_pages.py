@@ -165,6 +165,9 @@ def test_every_page_shows_what_the_scheduler_says(
     assert found["scaler_storage_memory_limit_bytes", ""] == storage.memory_limit
     assert found["scaler_storage_reads_total", "memory"] == storage.hits
 
+    page.goto(f"{site}/profile?function=support.gates:wait_at")
+    words = f"scaler_profile {cluster.address} --function support.gates:wait_at --seconds 30"
+    wait_shown(page, "command", words)
     page.goto(f"{site}/workers")
     wait_shown(page, "workers", "1-2 of 2")
     assert len(status.worker_pids) == 2 and all(f"{pid}|" in shown(page, "workers") for pid in status.worker_pids)

@@ -227,10 +227,12 @@ def _keeper(listening: Listening, options: WebOptions) -> HistoryKeeper | None:
 
 def _run_server(options: WebOptions) -> None:
     """Answer requests until a signal."""
-    from nicegui import ui
+    from nicegui import app, ui
 
     from scaler_ui.web.requests import TimedProtocol
 
+    app.colors(primary="#1d4ed8")  # white can be read on it
+    app.config.quasar_config["loadingBar"]["skipHijack"] = True  # a progress bar without a name, of loading scripts
     ui.run(
         host=options.host,
         port=options.port,

@@ -36,6 +36,8 @@ new MutationObserver(() => {
     const order = head.classList.contains('sort-desc') ? 'descending' : 'ascending';
     head.ariaSort = head.classList.contains('sorted') ? order : 'none';
   }
+  // Options are children of the list only if nothing between them can have the focus.
+  document.querySelectorAll('[role=listbox] > [tabindex]:not([role])').forEach((between) => between.removeAttribute('tabindex'));
   if (kept && document.activeElement === document.body) {
     const rows = [...document.querySelectorAll('.opens tbody tr')];
     const links = rows.map((row) => row.cells[kept.cell]?.querySelector('a'));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from urllib.parse import parse_qs, urlsplit
 
@@ -34,16 +35,26 @@ class ProfilePage:
             "Where running tasks spend their time: workers look up to 50 times a second what their task executes. "
             "A frame is as wide as its share of the time; what it calls is below it. A click zooms.",
         )
-        if self._actions is None:
-            ui.label(READ_ONLY).classes("hint").props('data-testid="read-only"')
-        else:
-            self._fill(self._actions, reader_of_page())
-
-    def _fill(self, actions: OperatorActions, reader: str) -> None:
         query = parse_qs(urlsplit(ui.context.client.sub_pages_router.current_path).query)
+        asked = query.get("function", [""])[0]
+        if self._actions is None:
+            with ui.card().classes("panel about").props('data-testid="read-only"'):
+                ui.label(READ_ONLY).classes("hint")
+                ui.label("In a terminal no login is needed, but an operator's key where the cluster has keys:")
+                ui.label(self._command(asked)).classes("code told").props('data-testid="command"')
+        else:
+            self._fill(self._actions, reader_of_page(), asked)
+
+    def _command(self, function: str) -> str:
+        """What takes this profile in a terminal."""
+        address = self._model.status.address if self._model.status is not None else "tcp://SCHEDULER:PORT"
+        words = ["scaler_profile", address, *(["--function", function] if function else []), "--seconds", "30"]
+        return f"{shlex.join(words)} -o profile.html"
+
+    def _fill(self, actions: OperatorActions, reader: str, asked: str) -> None:
         names = sorted(self._model.functions)
         with ui.card().classes("panel about"), ui.row().classes("tools"):
-            function = ui.input("Function", value=query.get("function", [""])[0], placeholder="all", autocomplete=names)
+            function = ui.input("Function", value=asked, placeholder="all", autocomplete=names)
             function.props('dense data-testid="function" aria-label="function"')
             seconds = ui.select(LENGTHS, value=30, label="For").props('dense options-dense aria-label="for"')
             button = ui.button("Take a profile").props('no-caps data-testid="take"')

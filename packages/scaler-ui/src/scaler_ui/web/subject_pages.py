@@ -263,7 +263,7 @@ class SubjectPages:
 
 def _traceback() -> tuple[ui.label, ui.button]:
     """A place for a traceback, and the button that copies it."""
-    fault = ui.label().classes("fault code").props('data-testid="fault"')
+    fault = ui.label().classes("fault code").props('data-testid="fault" tabindex=0 aria-label="traceback"')
     copy = ui.button("Copy the traceback", icon="content_copy", color=None)
     copy.props('flat no-caps data-testid="copy"').on("click", js_handler="(event) => copyText(event.currentTarget)")
     return fault, copy
