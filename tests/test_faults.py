@@ -19,6 +19,7 @@ from support.faults import Services, template_of
 from support.gates import SECONDS
 from support.processes import command_line, descendants, stopped
 from support.relays import Relay
+from support.tasks import alone
 from support.waiting import wait_until
 
 TASKS = 1000
@@ -238,3 +239,16 @@ def test_a_task_that_kills_its_agents_takes_no_neighbours_along(tmp_path: Path) 
             assert type(error) is WorkerDiedError and error.details["runs"] == 3
             assert [future.result(SECONDS)[0] for future in beside] == list(range(19))
     assert len(runs.read_text("ascii").split()) <= 4
+
+
+def test_what_the_cluster_has_one_of_is_never_had_twice_while_the_scheduler_is_killed(tmp_path: Path) -> None:
+    with Services(tmp_path, "--cluster-capabilities", "license=1") as services, Client(services.address) as client:
+        agents = [services.add_agent(2), services.add_agent(2)]
+        turns = [
+            client.submit_verbose(alone, (tmp_path / "lock", 0.1), {}, capabilities={"license": 1}) for _ in range(12)
+        ]
+        wait_until(lambda: any(turn.done() for turn in turns), "the first turn")
+        services.scheduler.kill()
+        services.start_scheduler()
+        assert [turn.result(SECONDS) for turn in turns] == [True] * 12, "two ran at once"
+        assert all(agent.process.poll() is None for agent in agents)

@@ -31,13 +31,13 @@ def square(value: int) -> int:
     return value * value
 
 
-def alone(lock: Path) -> bool:
+def alone(lock: Path, seconds: float = 0.01) -> bool:
     """Whether no other process is here for as long as this one."""
     try:
         os.close(os.open(lock, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return False
-    time.sleep(0.01)
+    time.sleep(seconds)
     lock.unlink()
     return True
 

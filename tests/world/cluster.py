@@ -119,6 +119,7 @@ class SchedulerLife:
         recovery = core._recovery
         assert not (recovery._wanted or recovery._running or recovery._finished or recovery._adopted)
         assert not state.assigned_before
+        assert state.cluster is None or not state.cluster.used
         if self.journal:
             self.journal.check_nothing_is_held()
         assert not any(function.waiting_tasks for function in core.state.functions.latest())
@@ -305,11 +306,11 @@ class World:
         """Whether it is on a worker now."""
         return any(execution.ended is None for execution in self.executions(future))
 
-    def most_taken(self, host: SimulatedHost, name: str) -> int:
-        """The most that runs of a host have had of a consumable at one time."""
+    def most_taken(self, host: SimulatedHost | None, name: str) -> int:
+        """The most that runs of a host, or of all hosts, have had of a consumable at one time."""
         futures = (future for client in self.clients for future in client.futures.values())
         shares = {future.task_id: share for future in futures if (share := future.share_of(name))}
-        runs = [run for run in self.history if run.host == host.name and run.task in shares]
+        runs = [run for run in self.history if (host is None or run.host == host.name) and run.task in shares]
         changes = [(run.began, shares[run.task]) for run in runs]
         changes += [(run.ended, -shares[run.task]) for run in runs if run.ended is not None]
         return max(accumulate(change for _, change in sorted(changes)), default=0)

@@ -11,7 +11,7 @@ import cloudpickle
 
 from scaler_io.links.effects import Log
 from scaler_io.links.events import UplinkEvent
-from scaler_io.links.uplink import LinkState, Uplink
+from scaler_io.links.uplink import LinkState, Uplink, longest_absence
 from scaler_io.simulation.network import MemoryDialer, MemoryNetwork
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Goodbye, Hello, Role
@@ -73,6 +73,7 @@ class SimulatedHost:
             capability_values=(*(-1 for _ in capabilities), *self.consumables.values()),
             consumable_names=tuple(self.consumables),
             consumable_totals=tuple(self.consumables.values()),
+            lives_on_seconds=longest_absence(timeout_seconds),
         )
         self.identity = hello.identity
         self.dialer = MemoryDialer(network, address, Uplink(hello, network.now, timeout_seconds=timeout_seconds))

@@ -65,6 +65,7 @@ class Hello:
     session_name: str = ""
     consumable_names: Sequence[str] = ()
     consumable_totals: Sequence[int] = ()
+    lives_on_seconds: float = 0.0
     protocol: int = PROTOCOL_VERSION
 
 

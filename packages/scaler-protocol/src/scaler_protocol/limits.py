@@ -166,6 +166,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "unit": UNIT,
         "service": AnyOf(frozenset({ServiceKind.SCHEDULER, ServiceKind.STORAGE})),
         "session_name": SESSION_NAME,
+        "lives_on_seconds": SECONDS,
     },
     "Welcome": {
         "heartbeat_seconds": SECONDS,
@@ -191,7 +192,14 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
     "Release": {"tasks": _MESSAGE_IDS},
     "Returned": {"runs": _MESSAGE_IDS},
     "Blocked": {"runs": _MESSAGE_IDS},
-    "Reconcile": {"running": _MESSAGE_IDS, "wanted": _MESSAGE_IDS, "finished": _MESSAGE_IDS},
+    "Reconcile": {
+        "running": _MESSAGE_IDS,
+        "wanted": _MESSAGE_IDS,
+        "finished": _MESSAGE_IDS,
+        "takers": _MESSAGE_IDS,
+        "taken_names": Column(CAPABILITY_NAME, MESSAGE_IDS),
+        "taken_values": Column(QUANTITY, MESSAGE_IDS),
+    },
     "Inputs": {"tasks": _MESSAGE_IDS, "statuses": _STATUSES},
     "Output": {"tasks": _MESSAGE_IDS, "streams": Column(Whole(1, 4), ENTRIES)},
     "AgentStatus": {

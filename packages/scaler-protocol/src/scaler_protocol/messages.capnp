@@ -43,6 +43,7 @@ struct Hello {
   sessionName @21 :Text;      # of a session that outlives its client; empty: it ends with the client
   consumableNames @22 :List(Text);    # capabilities of which all runs of the agent together have a quantity
   consumableTotals @23 :List(Int64);
+  livesOnSeconds @24 :Float64;        # how long at most an agent's runs go on without a connection
 }
 struct Welcome {
   incarnation @0 :UInt64;
@@ -138,6 +139,9 @@ struct Reconcile {
   wanted @2 :List(UInt64);
   finished @3 :List(UInt64);
   more @4 :Bool;
+  takers @5 :List(UInt64);      # runs that take consumables, once for each of them
+  takenNames @6 :List(Text);
+  takenValues @7 :List(Int64);
 }
 struct NeedTasks { tasks @0 :List(UInt64); }
 struct Resend { tasks @0 :List(UInt64); }

@@ -291,13 +291,16 @@ class Reconcile:
     `more`: an agent has more than one message can name, and the next one goes on.
     """
 
-    COLUMNS: ClassVar = (("running", "runs"),)
+    COLUMNS: ClassVar = (("running", "runs"), ("takers", "taken_names", "taken_values"))
 
     running: Ints = ()
     runs: Ints = ()
     wanted: Ints = ()
     finished: Ints = ()
     more: bool = False
+    takers: Ints = ()
+    taken_names: Sequence[str] = ()
+    taken_values: Ints = ()
 
 
 @dataclass(frozen=True, slots=True)

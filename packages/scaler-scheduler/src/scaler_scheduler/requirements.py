@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 
 from scaler_protocol.capabilities import Capabilities, missing
@@ -29,11 +30,11 @@ class Requirement:
 
     def share_of(self, worker_class: WorkerClass) -> Capabilities:
         """What a run of the task takes of the consumables of an agent of this class; presence alone takes one."""
-        if not worker_class.consumables:
-            return ()
-        return tuple(
-            (name, max(1, wanted)) for name, wanted in self.capabilities if wanted and name in worker_class.consumables
-        )
+        return self.part_of(worker_class.consumables) if worker_class.consumables else ()
+
+    def part_of(self, consumables: Container[str]) -> Capabilities:
+        """What a run of the task takes of these consumables."""
+        return tuple((name, max(1, wanted)) for name, wanted in self.capabilities if wanted and name in consumables)
 
 
 @dataclass(frozen=True, slots=True)

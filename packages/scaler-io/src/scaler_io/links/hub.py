@@ -17,6 +17,7 @@ from scaler_io.links.streams import (
     HEADER,
     KEPT_LIMIT,
     KEPT_MOST,
+    LONGEST_HEARTBEAT_SECONDS,
     Frames,
     Stream,
     StreamGapError,
@@ -48,7 +49,6 @@ CONNECTED_SECONDS = 10.0
 """How long a peer that sends nothing, not even heartbeats, counts as connected, unless they are rarer than that."""
 HEARTBEATS_PER_SECOND = 1000
 """Most heartbeats to all peers together: with more peers each gets fewer, so that they take little of our time."""
-LONGEST_HEARTBEAT_SECONDS = 10.0
 _HEARTBEATS_IN_SILENCE = 4
 """Least number of heartbeats in the time after which a silent peer is lost, however many peers there are."""
 _UNNUMBERED_BYTES = 128

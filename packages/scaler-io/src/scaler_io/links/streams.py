@@ -36,6 +36,8 @@ KEPT_MOST = 4 * KEPT_LIMIT
 """Such bytes beyond which a peer is dropped as too slow at once."""
 KEPT_OVERHEAD = 240
 """Bytes that a kept message takes beside its own (measured)."""
+LONGEST_HEARTBEAT_SECONDS = 10.0
+"""The longest interval between heartbeats of a service, however many peers it has."""
 STUCK_SECONDS = 10.0
 """How long a peer may acknowledge nothing while more than KEPT_LIMIT bytes wait for it."""
 

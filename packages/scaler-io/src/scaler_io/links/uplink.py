@@ -9,7 +9,15 @@ from enum import Enum
 from typing import Any
 
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp, UplinkEvent
-from scaler_io.links.streams import ACK_MESSAGES, Frames, Stream, StreamMismatchError, is_numbered, message_of
+from scaler_io.links.streams import (
+    ACK_MESSAGES,
+    LONGEST_HEARTBEAT_SECONDS,
+    Frames,
+    Stream,
+    StreamMismatchError,
+    is_numbered,
+    message_of,
+)
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Acknowledge, Heartbeat, Hello, NeedHello, Refused, Welcome
 from scaler_protocol.messages import MESSAGE_MOST, Message
@@ -20,6 +28,15 @@ GREETING_SECONDS = 2.0
 """How long to wait for the answer to Hello before a new connection is made."""
 _MISSED = 1.5
 """Intervals without a heartbeat of the service after which we send one: returning that of the service is enough."""
+
+
+def longest_absence(timeout_seconds: float) -> float:
+    """How long after the service has lost a peer that peer may still try to reach it.
+
+    The peer may not have noticed that its connection is lost; then it does after a silence of the timeout, and tries
+    for that long again.
+    """
+    return timeout_seconds + max(timeout_seconds, 3 * LONGEST_HEARTBEAT_SECONDS)
 
 
 class LinkState(Enum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -40,4 +41,6 @@ class SchedulerConfig:
     """Ids of the worker managers of worker adapters, which may be unable to tell an agent which unit it is."""
     measured: bool = False
     """Whether waits and runs are measured although no monitor is there."""
+    cluster_capabilities: Capabilities = ()
+    """Quantities that the whole cluster has: its runs never have more of them at one time."""
     storage_address: str = ""

@@ -29,6 +29,7 @@ from scaler_io.links.effects import Effect, Stop
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_io.links.link_record import LinkFigures
 from scaler_protocol import messages
+from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.capacity import ListProcesses, ListWorkers, ManagerStatus, ProcessList
 from scaler_protocol.errors import ProtocolError, SubmitRefusedError
 from scaler_protocol.handshake import Goodbye, Hello, Refused, Role, Welcome
@@ -206,6 +207,8 @@ class SchedulerCore:
         # A run that is not wanted must not begin because another one, which was sent after it, has ended.
         state.send_withdrawn()
         self._dispatch.fail_foreign(now)
+        if state.cluster is not None and state.cluster.settle(now, recovering=self._recovery.is_open):
+            state.with_room.update(dict.fromkeys(state.agents.values()))
         self._dispatch.assign()
         self._dispatch.rebalance(now)
         if self._completion.speculation.groups:
@@ -234,12 +237,15 @@ class SchedulerCore:
             self._peers.due(),
             self._named_sessions.due(),
             self._operators.profiling.due(),
+            self.state.cluster.due() if self.state.cluster is not None else None,
         ]
         return min([time for time in times if time is not None], default=None)
 
     def restored(self, now: float) -> None:
         """`restoration` has replayed all records of the earlier incarnation: continue from there."""
         self.restoration.finish(now)
+        if self.state.cluster is not None:
+            self.state.cluster.known()
         self._named_sessions.restored(now)
         self._peers.restored(now)
 
@@ -303,6 +309,8 @@ class SchedulerCore:
             runs = range(event.message.first_run, event.message.first_run + len(event.message.tasks))
             error = ProtocolError(f"the task cannot be sent to a worker: {event.reason}")
             self._completion.fail_runs(agent, runs, error, now)
+            if self.state.cluster is not None:
+                self.state.cluster.over(peer, runs)
 
     def _status(self, peer: bytes, event: messages.AgentStatus, now: float) -> None:
         agent = self._agent(peer)
@@ -388,6 +396,8 @@ class SchedulerCore:
     def _done(self, peer: bytes, event: messages.Done, now: float) -> None:
         check_done(event)
         self._completion.done(self._agent(peer), event, now)
+        if self.state.cluster is not None:
+            self.state.cluster.over(peer, event.runs)
 
     def _cancel(self, peer: bytes, event: messages.Cancel, now: float) -> None:
         if peer in self._operators:
@@ -418,6 +428,8 @@ class SchedulerCore:
         agent = self._agent(peer)
         agent.recalling = False
         back = self._completion.returned(agent, event.runs, now)
+        if self.state.cluster is not None:
+            self.state.cluster.over(peer, event.runs)
         self.state.queue(back, now, first=True)
         for task in back:
             self.state.nested_lanes.pop(task.group.lane, None)  # another agent may take it
@@ -555,9 +567,15 @@ class SchedulerCore:
         assert all(task.state == HELD for task in (*self.state.suspects, *self.state.exclusive, *self.state.pinned))
         for agent in self.state.with_room:
             assert self.state.agents.get(agent.peer) is agent, f"agent {agent.name} is gone, and has no room"
+        if self.state.cluster is not None:
+            self.state.cluster.check({agent.peer: _shares(agent) for agent in self.state.agents.values()})
         for agent in self.state.agents.values():
             assert agent.blocked <= agent.runs.keys()
             assert agent.runs or not agent.load
+
+
+def _shares(agent: AgentRecord) -> dict[int, Capabilities]:
+    return {run: task.group.lane.requirement.share_of(agent.worker_class) for run, task in agent.runs.items()}
 
 
 def _known(session: SessionRecord, tasks: Sequence[int]) -> list[int]:

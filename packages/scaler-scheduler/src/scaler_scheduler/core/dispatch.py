@@ -18,18 +18,14 @@ import heapq
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import field
-from functools import partial
 
 from scaler_protocol.errors import NoWorkerError
-from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import NeedFunctions, Recall
 from scaler_protocol.monitoring import EventKind
 from scaler_scheduler.core.chains import with_followers
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.exclusive import is_reserved
 from scaler_scheduler.core.foreign_runtimes import ForeignRuntimes
-from scaler_scheduler.core.queue import ClassQueue, Parts, heads_of, next_part
 from scaler_scheduler.core.records import (
     ASSIGNED,
     HELD,
@@ -41,7 +37,8 @@ from scaler_scheduler.core.records import (
     TaskRecord,
 )
 from scaler_scheduler.core.run_messages import message_parts, names_released, run_message
-from scaler_scheduler.core.shares import can_take, note_runs, room_for
+from scaler_scheduler.core.shares import note_runs, room_for
+from scaler_scheduler.core.short_agents import Entry, ShortAgents
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.requirements import Requirement, WorkerClass, describe_runtime, is_met_by_offer
 
@@ -59,21 +56,8 @@ _SHORTEST_SECONDS = 2e-6
 """Tasks are counted as at least this long when a number of tasks is derived from a time."""
 _STALE_ENTRIES = 64
 
-_Entry = tuple[float, int, int, AgentRecord]
-"""Load per worker, insertion number, entry version, and the agent."""
 Plan = dict[AgentRecord, list[TaskRecord]]
 """Tasks chosen for agents in this turn, which have no run yet. `AgentRecord.load` includes them."""
-
-
-@dataclass(slots=True)
-class _ShortAgents:
-    """The agents of a class with room that have not enough left for the tasks which are next.
-
-    They are not looked at again before other tasks are next, or one of their runs has ended.
-    """
-
-    heads: tuple[tuple[tuple[str, ...], Requirement], ...]
-    agents: dict[AgentRecord, _Entry] = field(default_factory=dict)
 
 
 class Dispatch:
@@ -82,9 +66,9 @@ class Dispatch:
     def __init__(self, state: SchedulerState, completion: Completion) -> None:
         self._state = state
         self._completion = completion
-        self._agents_with_room: dict[WorkerClass, list[_Entry]] = {}
+        self._agents_with_room: dict[WorkerClass, list[Entry]] = {}
         """By class, a heap; the least loaded first."""
-        self._short: dict[WorkerClass, _ShortAgents] = {}
+        self._short = ShortAgents(state, self._agents_with_room)
         self._agent_counts: dict[WorkerClass, int] = {}
         self._foreign = ForeignRuntimes()
         self._pushes = 0
@@ -121,12 +105,11 @@ class Dispatch:
         self._set_idle(agent, 0)
         agent.entry_version = -1
         worker_class = agent.worker_class
-        if worker_class in self._short:
-            self._short[worker_class].agents.pop(agent, None)
+        self._short.left(agent)
         self._agent_counts[worker_class] -= 1
         if not self._agent_counts[worker_class]:
             del self._agent_counts[worker_class], self._agents_with_room[worker_class]
-            self._short.pop(worker_class, None)
+            self._short.class_left(worker_class)
             self._state.waiting.remove_class(worker_class)
             self._classes_changed = True
 
@@ -195,27 +178,36 @@ class Dispatch:
         self._state.with_room.clear()
         if not self._state.waiting.count:
             return
-        plan: Plan = {}
-        for worker_class in self._class_order():
-            self._fill(worker_class, plan)
+        plan = self._filled()
         for agent, tasks in self._state.locality.improve(plan).items():
             self._replan(agent, tasks, plan)
         self._state.locality.add_transfers(plan)
         for agent, tasks in plan.items():
             self._start(agent, tasks)
 
+    def _filled(self) -> Plan:
+        """Plan tasks for all agents with room."""
+        plan: Plan = {}
+        self._short.changed()
+        while True:
+            for worker_class in self._class_order():
+                self._fill(worker_class, plan)
+            if not self._short.is_outdated():
+                return plan
+
     def _start_pinned(self) -> None:
         """Tasks of one worker go to its agent at once, or fail."""
         state = self._state
-        if not state.pinned:
-            return
-        to_send, failing = state.pinned.take(state.agents, recovering=self._completion.is_recovering)
-        for agent, tasks in to_send.items():
-            for task in tasks:  # each may be of another root session
-                self._add_load(agent, [task])
-            self._start(agent, tasks)
-        for task, error in failing:
-            self._completion.fail(task, error, state.event_log.now)
+        while state.pinned:
+            to_send, failing = state.pinned.take(state.agents, recovering=self._completion.is_recovering)
+            for agent, tasks in to_send.items():
+                for task in tasks:  # each may be of another root session
+                    self._add_load(agent, [task])
+                self._start(agent, tasks)
+            for task, error in failing:
+                self._completion.fail(task, error, state.event_log.now)
+            if not (to_send or failing):
+                return
 
     def _start_exclusive(self) -> None:
         """Exclusive tasks go to the agents that were reserved for them, once these are empty."""
@@ -282,13 +274,13 @@ class Dispatch:
         heap, waiting = self._agents_with_room[worker_class], self._state.waiting
         queue, agents = waiting.of_class(worker_class), self._agent_counts[worker_class]
         if parts := waiting.parts_of(worker_class):
-            self._reconsider(worker_class, parts)
+            self._short.reconsider(worker_class, parts)
         while heap and waiting.count:
             _, _, entry_version, agent = heap[0]
             if entry_version != agent.entry_version:
                 heapq.heappop(heap)
                 continue
-            if (part := self._part_for(agent, parts) if parts else queue) is None:
+            if (part := self._short.part_for(agent, parts) if parts else queue) is None:
                 continue
             active = agent.active + len(plan.get(agent, ()))
             share = max(agent.workers, waiting.count // agents)
@@ -312,23 +304,7 @@ class Dispatch:
                     plan.setdefault(agent, []).extend(tasks)
                 self._list_room(agent, active + len(tasks))
                 if parts:
-                    self._reconsider(worker_class, parts)
-
-    def _part_for(self, agent: AgentRecord, parts: Parts) -> ClassQueue | None:
-        """What the agent, the first one with room, is given tasks from; takes it off the list if it can have none."""
-        part = next_part(parts, partial(can_take, agent))
-        if part is None:  # another agent may have what this one lacks
-            worker_class = agent.worker_class
-            self._short[worker_class].agents[agent] = heapq.heappop(self._agents_with_room[worker_class])
-        return part
-
-    def _reconsider(self, worker_class: WorkerClass, parts: Parts) -> None:
-        """List the agents again that lacked what the next tasks took, if other tasks are next now."""
-        heads, short = heads_of(parts), self._short.get(worker_class)
-        if short is None or short.heads != heads:
-            for entry in short.agents.values() if short is not None else ():
-                heapq.heappush(self._agents_with_room[worker_class], entry)
-            self._short[worker_class] = _ShortAgents(heads)
+                    self._short.reconsider(worker_class, parts)
 
     def _start_sharing(self, agent: AgentRecord, tasks: list[TaskRecord]) -> bool:
         """Start these tasks, of one lane, at once if they take consumables: what is left is counted by runs."""
@@ -336,6 +312,7 @@ class Dispatch:
             return False
         self._add_load(agent, tasks)
         self._start(agent, tasks)
+        self._short.changed()
         return True
 
     def _room(self, agent: AgentRecord, active: int, lane: LaneRecord) -> int:

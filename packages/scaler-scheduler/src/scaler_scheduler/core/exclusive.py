@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from scaler_scheduler.core.records import ASSIGNED, HELD, AgentRecord, TaskRecord
+from scaler_scheduler.core.shares import can_take
 
 
 def is_reserved(agent: AgentRecord) -> bool:
@@ -63,12 +64,13 @@ class ExclusiveTasks:
                     reserved.append(largest)
         return reserved
 
-    def assign(self) -> list[tuple[AgentRecord, TaskRecord]]:
-        """Take the tasks whose reserved agents have no runs any more."""
-        ready = [(agent, task) for task, agent in self._waiting.items() if agent is not None and not agent.runs]
-        for _, task in ready:
-            del self._waiting[task]
-        return ready
+    def assign(self) -> Iterator[tuple[AgentRecord, TaskRecord]]:
+        """Take the tasks whose reserved agents have no runs any more; each is to be started before the next is asked
+        for."""
+        for task, agent in list(self._waiting.items()):
+            if agent is not None and not agent.runs and can_take(agent, task.group.lane.requirement):
+                del self._waiting[task]
+                yield agent, task
 
 
 def _largest(agents: Iterable[AgentRecord], task: TaskRecord) -> AgentRecord | None:

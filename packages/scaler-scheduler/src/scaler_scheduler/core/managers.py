@@ -127,7 +127,7 @@ class Managers:
             raise ProtocolError("only a worker manager may send this message")
         offers = zip(status.offer_capabilities, status.offer_pythons, status.offer_cloudpickles, strict=True)
         try:
-            worker_classes = tuple(_worker_class(*offer) for offer in offers)
+            worker_classes = tuple(self._worker_class(*offer) for offer in offers)
         except CapabilityError as error:
             raise ProtocolError(f"an offer of worker manager {manager.id}: {error}") from None
         if not worker_classes:
@@ -273,6 +273,17 @@ class Managers:
                 del told[unit]
         return changed
 
+    def _worker_class(self, capabilities: str, python: str, cloudpickle: str) -> WorkerClass:
+        """The class of an offer; raises CapabilityError."""
+        offered: Capabilities = tuple(sorted(parse_capabilities(capabilities).items()))
+        runtime: Runtime = (_minor(python), _minor(cloudpickle)) if python else None
+        worker_class, cluster = WorkerClass(offered, runtime), self._state.cluster
+        if cluster is None:
+            return worker_class
+        if conflict := cluster.conflict(name for name, _ in offered):
+            raise CapabilityError(conflict)
+        return cluster.widened(worker_class)
+
     def check(self) -> None:
         """Assert the invariants; for tests."""
         ids = [manager.id for manager in self]
@@ -280,12 +291,6 @@ class Managers:
         for manager in self:
             assert len(manager.desired) in (0, len(manager.worker_classes))
             assert manager.status is not None or not (manager.changed_units or manager.unit_states)
-
-
-def _worker_class(capabilities: str, python: str, cloudpickle: str) -> WorkerClass:
-    offered: Capabilities = tuple(sorted(parse_capabilities(capabilities).items()))
-    runtime: Runtime = (_minor(python), _minor(cloudpickle)) if python else None
-    return WorkerClass(offered, runtime)
 
 
 def _minor(version: str) -> str:

@@ -7,7 +7,7 @@ a client its session begins and ends, unless the session has a name; with an age
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
@@ -71,9 +71,7 @@ class Peers:
 
     def admit(self, hello: Hello) -> Welcome | Refused:
         """Decide whether a peer may connect; a refusal lists every reason."""
-        refusals: list[str] = []
-        if problem := self._changed(hello):
-            refusals.append(problem)
+        refusals = list(filter(None, (self._changed(hello),)))
         ended = self._has_ended_session(hello.identity)
         named = bool(hello.session_name) and not ended
         if hello.role == Role.CLIENT:
@@ -82,8 +80,8 @@ class Peers:
                 return refused
             if not hello.session_name and known is not None and known.peer != hello.identity:
                 refusals.append(f"session {hello.session} is taken: connect again with another number")
-        elif hello.role == Role.AGENT and not (hello.workers and hello.queue_size):
-            refusals.append("an agent has at least one worker and room for one task")
+        elif hello.role == Role.AGENT:
+            refusals += self._faults_of_agent(hello)
         elif hello.role == Role.MANAGER and (problem := self._managers.refusal(hello)):
             refusals.append(problem)
         welcome = Welcome(self._state.incarnation, storage_address=self._state.config.storage_address)
@@ -94,6 +92,13 @@ class Peers:
             elif ended:
                 welcome = replace(welcome, session=self.clients[hello.identity].number)
         return admit(hello, welcome, service=ServiceKind.SCHEDULER, roles=_ROLES, refusals=refusals)
+
+    def _faults_of_agent(self, hello: Hello) -> Iterator[str]:
+        """Why an agent may not connect, as text."""
+        if not (hello.workers and hello.queue_size):
+            yield "an agent has at least one worker and room for one task"
+        if self._state.cluster is not None and (both := self._state.cluster.conflict(hello.capability_names)):
+            yield both
 
     def _changed(self, hello: Hello) -> str:
         """How the Hello of a known peer contradicts its earlier one, as text; empty if it does not."""
@@ -157,12 +162,15 @@ class Peers:
             runtime_of(hello),
             tuple(sorted(hello.consumable_names)),
         )
+        if self._state.cluster is not None:
+            worker_class = self._state.cluster.widened(worker_class)
         agent = AgentRecord(peer, hello.name, hello.host, hello.workers, hello.queue_size, worker_class)
         agent.number, agent.reported_at = self._state.event_log.next_number(), now
         agent.manager, agent.unit = self._managers.unit_of(hello)
-        if hello.consumable_names:
+        if worker_class.consumables:
             totals = zip(hello.consumable_names, hello.consumable_totals, strict=True)
-            agent.consumables = Consumables(dict(totals))
+            agent.consumables = Consumables(peer, dict(totals), self._state.cluster)
+        agent.lives_on_seconds = hello.lives_on_seconds
         agent.resuming = agent.returning = bool(hello.peer_incarnation)
         self._state.agents[peer] = agent
         self._dispatch.joined(agent, now)
@@ -205,6 +213,8 @@ class Peers:
         if peer in self._state.agents:
             if event.farewell:
                 self._state.drained.pop(peer, None)
+                if self._state.cluster is not None:
+                    self._state.cluster.left(peer)
             self._agent_lost(
                 peer,
                 event.reason,
@@ -249,6 +259,8 @@ class Peers:
         how = f"has left {counted(objects_left, 'object')} behind" if objects_left else "is gone"
         level = logging.WARNING if charged or objects_left else logging.INFO
         self._state.log(f"agent {agent.name or agent.host} {how}: {reason}", EventKind.AGENT, level, subject=agent.host)
+        if self._state.cluster is not None:
+            self._state.cluster.lost(peer, unsent, now + agent.lives_on_seconds)
         self._completion.agent_lost(agent, reason, now, charged=charged, unsent=unsent)
         for session in [session for session in self._state.sessions.values() if session.peer == peer]:
             self._session_ends.end(session, now)

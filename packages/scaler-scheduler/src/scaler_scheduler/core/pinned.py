@@ -45,15 +45,21 @@ class PinnedTasks:
     def take(
         self, agents: Mapping[bytes, AgentRecord], *, recovering: bool
     ) -> tuple[dict[AgentRecord, list[TaskRecord]], list[tuple[TaskRecord, ScalerError]]]:
-        """Take the tasks that can be sent to their agents, by agent, and those that fail, with their errors."""
+        """Take the tasks that can be sent to their agents, by agent, and those that fail, with their errors.
+
+        Of those that take consumables it is one at most: what is left for the next one is known when that has begun.
+        """
         to_send: dict[AgentRecord, list[TaskRecord]] = {}
+        is_shared = False
         failing: list[tuple[TaskRecord, ScalerError]] = []
         for task in list(self._waiting):
             agent = agents.get(task.group.lane.requirement.agent)
             if agent.resuming if agent is not None else recovering:
                 continue
-            if agent is not None and room_for(agent, task.group.lane.requirement) == 0:
+            room = room_for(agent, task.group.lane.requirement) if agent is not None else None
+            if room is not None and (not room or is_shared):
                 continue
+            is_shared = is_shared or room is not None
             del self._waiting[task]
             if (error := _obstacle(task, agent)) is not None:
                 failing.append((task, error))

@@ -26,8 +26,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
+from scaler_protocol.capabilities import Capabilities
 from scaler_scheduler.core.event_log import EventLog
 from scaler_scheduler.core.records import WAITING, AgentRecord, LaneRecord, SessionRecord, TaskRecord
 from scaler_scheduler.requirements import Requirement, WorkerClass
@@ -38,6 +40,8 @@ QUANTUM = 32
 REPORTED_LIMIT = 100
 """How many logged requirements that no class meets are remembered."""
 _STALE_ENTRIES = 64
+
+_Name = TypeVar("_Name", bound=Hashable)
 
 
 class _PriorityLevel:
@@ -146,12 +150,17 @@ Parts = dict[tuple[str, ...], ClassQueue]
 """The queues of a class whose agents have consumables, by the names of those that the tasks take."""
 
 
-def next_part(parts: Parts, has_room: Callable[[Requirement], bool]) -> ClassQueue | None:
-    """The queue to serve for an agent that has room for tasks of some requirements; None if there is none."""
+def next_part(
+    parts: Parts, has_room: Callable[[Requirement], bool], waiting: Container[tuple[str, ...]] = ()
+) -> ClassQueue | None:
+    """The queue to serve for an agent that has room for tasks of some requirements; None if there is none.
+
+    Those of `waiting` are left out.
+    """
     claimed: set[str] = set()
     for names, requirement in heads_of(parts):
         if claimed.isdisjoint(names):
-            if has_room(requirement):
+            if names not in waiting and has_room(requirement):
                 return parts[names]
             claimed.update(names)
     return None
@@ -159,22 +168,20 @@ def next_part(parts: Parts, has_room: Callable[[Requirement], bool]) -> ClassQue
 
 def heads_of(parts: Parts) -> tuple[tuple[tuple[str, ...], Requirement], ...]:
     """The queues that have tasks, and what the next one of each requires, in the order in which these go."""
-    heads = {names: lane for names, queue in parts.items() if (lane := queue.next()) is not None}
-    order: list[tuple[tuple[str, ...], Requirement]] = []
+    return tuple((names, lane.requirement) for names, lane in in_order(parts))
+
+
+def in_order(queues: Mapping[_Name, ClassQueue]) -> Iterator[tuple[_Name, LaneRecord]]:
+    """The lanes that are next in the queues with tasks, in the order in which these go by the rules of ClassQueue."""
+    heads = {key: lane for key, queue in queues.items() if (lane := queue.next()) is not None}
     while heads:
-        names = _first(heads)
-        order.append((names, heads.pop(names).requirement))
-    return tuple(order)
-
-
-def _first(heads: Mapping[tuple[str, ...], LaneRecord]) -> tuple[str, ...]:
-    """The part whose lane is served first, by the rules of ClassQueue."""
-    best: dict[int, tuple[str, ...]] = {}
-    for names, lane in heads.items():
-        other = best.get(lane.priority)
-        if other is None or _order(lane) < _order(heads[other]):
-            best[lane.priority] = names
-    return min(best.values(), key=lambda names: _key(heads[names]))
+        best: dict[int, _Name] = {}
+        for key, lane in heads.items():
+            other = best.get(lane.priority)
+            if other is None or _order(lane) < _order(heads[other]):
+                best[lane.priority] = key
+        first = min(best.values(), key=lambda key: _key(heads[key]))
+        yield first, heads.pop(first)
 
 
 def _order(lane: LaneRecord) -> tuple[float, int, int, int]:
@@ -410,9 +417,22 @@ class TaskQueue:
         queues = self._requirements.get(requirement, ())
         return bool(self._parts and queues) and not any(queue in self._classes.values() for queue in queues)
 
+    def is_wanted(self, share: Capabilities, worker_class: WorkerClass) -> bool:
+        """Whether a task waits for workers of this class that takes one of the consumables of a share."""
+        names = {name for name, _ in share}
+        return any(
+            not names.isdisjoint(taken) and queue.next() is not None
+            for taken, queue in self.parts_of(worker_class).items()
+        )
+
     def parts_of(self, worker_class: WorkerClass) -> Parts:
         """All queues of a class whose agents have consumables; empty for other classes."""
         return self._parts.get(worker_class, {})
+
+    @property
+    def parts_by_class(self) -> Mapping[WorkerClass, Parts]:
+        """All queues of the classes whose agents have consumables."""
+        return self._parts
 
     def take(self, queue: ClassQueue, limit: Callable[[LaneRecord], int]) -> list[TaskRecord]:
         """The next tasks for workers of a class, all of one lane, at most `limit(lane)`; empty if there are none.

@@ -564,6 +564,8 @@ class AgentRecord:
     unit: str = ""
     """The name that its manager knows it by."""
     consumables: Consumables | None = None
+    lives_on_seconds: float = 0.0
+    """For how long at most its runs go on without a connection to the scheduler."""
 
     @property
     def is_draining(self) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.ids import session_of
 from scaler_protocol.messages import Group, NeedTasks, Reconcile, Release, Resend, Status, Submit, pieces_of
 from scaler_scheduler.core.records import (
@@ -141,6 +142,8 @@ class Recovery:
 
     def agent_resumes(self, agent: AgentRecord, event: Reconcile, now: float) -> None:
         """An agent reports its runs and the outcomes that it keeps, in as many messages as it takes."""
+        if self._state.cluster is not None:
+            self._state.cluster.reported(agent.peer, _shares(event), more=event.more)
         named = zip(event.running, event.runs, strict=True)
         for run in [run for task, run in named if not self._runs(agent, task, run)]:
             self._state.withdraw_run(agent, run)
@@ -214,7 +217,7 @@ class Recovery:
         """A run has ended whose task no client has asked for yet: whether its agent must keep the outcome."""
         if self._until is None or not self._is_older(agent, run):
             return False
-        if self._running.get(task, (None, 0))[0] is agent:
+        if self._running.get(task) == (agent, run):
             del self._running[task]  # it cannot be adopted any more
         if status > Status.FAILED or self._state.find(task) is not None:
             return False
@@ -404,6 +407,14 @@ class Recovery:
         if run in self._blocked:
             agent.blocked.add(run)
         self._state.with_room[agent] = None
+
+
+def _shares(event: Reconcile) -> dict[int, Capabilities]:
+    """What an agent says that its runs have taken, by run."""
+    found: dict[int, Capabilities] = {}
+    for run, name, wanted in zip(event.takers, event.taken_names, event.taken_values, strict=True):
+        found[run] = (*found.get(run, ()), (name, wanted))
+    return found
 
 
 def _is_held(record: TaskRecord | None) -> bool:

@@ -54,7 +54,7 @@ class Restoration:
         self._completion = completion
         self._recovery = recovery
         self._assigned: dict[int, tuple[bytes, int]] = {}
-        self._agents: set[bytes] = set()
+        self._agents: dict[bytes, float] = {}
         self._arrived: set[int] = set()
         """Graphs, by their first tasks, whose last node was submitted."""
 
@@ -66,9 +66,9 @@ class Restoration:
         """A client was connected."""
         self._state.sessions[session.number] = session
 
-    def agent(self, agent: bytes) -> None:
-        """An agent with this identity was connected."""
-        self._agents.add(agent)
+    def agent(self, agent: bytes, lives_on_seconds: float) -> None:
+        """An agent with this identity was connected; its runs may go on so long without a scheduler."""
+        self._agents[agent] = lives_on_seconds
 
     def functions(self, event: Functions) -> None:
         """The bytes of functions had arrived."""
@@ -174,9 +174,21 @@ class Restoration:
                     elif record.extra is None or not record.extra.missing_inputs:
                         free.append(record)
         self._completion.drop_messages()
-        self._recovery.restored(self._agents, now)
+        self._take_shares(now)
+        self._recovery.restored(set(self._agents), now)
         self._assigned, self._arrived = {}, set()
         state.queue(free, now)
+
+    def _take_shares(self, now: float) -> None:
+        """What the tasks that agents have take of the cluster's is taken until these have reported."""
+        if (cluster := self._state.cluster) is None:
+            return
+        for task, (agent, run) in self._state.assigned_before.items():
+            record = self._state.find(task)
+            assert record is not None
+            cluster.take(run, agent, record.group.lane.requirement.part_of(cluster.totals))
+        for agent, lives_on_seconds in self._agents.items():
+            cluster.lost(agent, (), now + lives_on_seconds)
 
     def _forget_unneeded_nodes(self, session: SessionRecord) -> None:
         """Consumers may be gone with all rows about them: forget nodes, and stop those, that only they needed.

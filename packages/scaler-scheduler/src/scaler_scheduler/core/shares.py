@@ -1,9 +1,10 @@
-"""Shares: what runs take of the consumables of their agents. Pure.
+"""Shares: what runs take of the consumables of their agents, and of the cluster. Pure.
 
 A run that needs some takes its share when it is sent to the agent, and has it for as long as the agent has the run,
 also while the run waits for its children. Dispatch starts no run whose share is not left. Runs that the scheduler has
-given up, or does not know the needs of since its restart, may still go on: the agent itself starts no run before what
-it takes is free (`scaler_worker.agent.core.limited_runs`).
+given up, or does not know the needs of since its restart, may still go on. For what is the agent's that does no harm:
+the agent itself starts no run before what it takes is free (`scaler_worker.agent.core.limited_runs`). Of what is the
+cluster's only the scheduler can know: `scaler_scheduler.core.cluster_shares`.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ def room_for(agent: AgentRecord, requirement: Requirement) -> int | None:
     share = requirement.share_of(agent.worker_class)
     if not share or agent.consumables is None:
         return None
-    used, totals = agent.consumables.used(agent.runs), agent.consumables.totals
-    return max(0, min((totals[name] - used[name]) // wanted for name, wanted in share))
+    return agent.consumables.room(share, agent.runs)
 
 
 def can_take(agent: AgentRecord, requirement: Requirement) -> bool:
@@ -43,10 +43,15 @@ def shortage(agents: Iterable[AgentRecord], requirement: Requirement) -> str:
         return ""
     used: Counter[str] = Counter()
     totals: Counter[str] = Counter()
+    of_cluster: dict[str, str] = {}
     for agent, consumables in [(agent, agent.consumables) for agent in able if agent.consumables is not None]:
         taken = consumables.used(agent.runs)
         for name, wanted in requirement.share_of(agent.worker_class):
-            if consumables.totals[name] - taken[name] < wanted:
+            if name not in consumables.totals:
+                if consumables.cluster is not None and consumables.cluster.free(name) < wanted:
+                    of_cluster[name] = consumables.cluster.shortage(name)
+            elif consumables.totals[name] - taken[name] < wanted:
                 used[name] += taken[name]
                 totals[name] += consumables.totals[name]
-    return ", ".join(f"{name} ({used[name]:,} of {total:,} in use)" for name, total in sorted(totals.items()))
+    of_hosts = {name: f"{name} ({used[name]:,} of {total:,} in use)" for name, total in totals.items()}
+    return ", ".join(text for _, text in sorted((of_hosts | of_cluster).items()))

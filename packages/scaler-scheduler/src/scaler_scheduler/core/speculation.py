@@ -210,26 +210,23 @@ class Speculation:
             elif growing:
                 self._limit_at = min(self._limit_at, now + max(_SHORTEST_SECONDS, -excess / len(growing)))
 
-    def choose(self, now: float) -> list[tuple[AgentRecord, TaskRecord]]:
-        """Second runs to start now, with their agents."""
+    def choose(self, now: float) -> Iterator[tuple[AgentRecord, TaskRecord]]:
+        """Second runs to start now, with their agents; each is to be started before the next is asked for."""
         if now < self._check_at:
-            return []
+            return
         late = sorted(self._late(now), key=lambda found: found[0])
         self._check_at = now + (CHECK_SECONDS if late else self._quiet_seconds(now))
         idle = self._idle_workers() if late else {}
-        chosen: list[tuple[AgentRecord, TaskRecord]] = []
         for _, task in late:
             group = self.groups[task.group]
             if idle and group.committed(now) <= group.times.share:
-                agent = _place(task, idle)
+                agent = self._place(task, idle)
                 if agent is not None:
-                    chosen.append((agent, self._begin(task, agent, now)))
+                    self._limit_at = now + _SHORTEST_SECONDS
                     idle[agent] -= 1
                     if not idle[agent]:
                         del idle[agent]
-        if chosen:
-            self._limit_at = now + _SHORTEST_SECONDS
-        return chosen
+                    yield agent, self._begin(task, agent, now)
 
     def _late(self, now: float) -> Iterator[tuple[float, TaskRecord]]:
         """Late runs that may get a second one, with the times of their dispatch; forgets those that are over."""
@@ -264,6 +261,21 @@ class Speculation:
             and not is_reserved(agent)
             and not waiting.has_tasks_for(agent.worker_class)
         }
+
+    def _place(self, task: TaskRecord, idle: Iterable[AgentRecord]) -> AgentRecord | None:
+        """The agent for a second run: of another host if possible, and the least loaded one."""
+        requirement, group, first = task.group.lane.requirement, task.group, task.agent
+        functions = [function for function in (group.function, group.serializer) if function is not None]
+        able = [
+            agent
+            for agent in idle
+            if agent is not first
+            and can_take(agent, requirement)
+            and not self._state.waiting.is_wanted(requirement.share_of(agent.worker_class), agent.worker_class)
+            and all(function.body is not None or function.id in agent.functions for function in functions)
+        ]
+        host = first.host if first is not None else ""
+        return min(able, key=lambda agent: (agent.host == host, agent.active / agent.workers), default=None)
 
     def _begin(self, task: TaskRecord, agent: AgentRecord, now: float) -> TaskRecord:
         second = TaskRecord(task.id, task.group, task.call)
@@ -312,18 +324,3 @@ def _may_run_twice(task: TaskRecord) -> bool:
     if extra is None:
         return True
     return not (extra.second or extra.children or extra.missing_inputs or extra.suspect or extra.exclusive)
-
-
-def _place(task: TaskRecord, idle: Iterable[AgentRecord]) -> AgentRecord | None:
-    """The agent for a second run: of another host if possible, and the least loaded one."""
-    requirement, group, first = task.group.lane.requirement, task.group, task.agent
-    functions = [function for function in (group.function, group.serializer) if function is not None]
-    able = [
-        agent
-        for agent in idle
-        if agent is not first
-        and can_take(agent, requirement)
-        and all(function.body is not None or function.id in agent.functions for function in functions)
-    ]
-    host = first.host if first is not None else ""
-    return min(able, key=lambda agent: (agent.host == host, agent.active / agent.workers), default=None)

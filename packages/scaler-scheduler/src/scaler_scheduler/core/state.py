@@ -18,6 +18,7 @@ from scaler_protocol.operations import Drain
 from scaler_protocol.sessions import KeepSession
 from scaler_protocol.storage import CopyReplicas, DeleteObjects
 from scaler_scheduler.core.call_budgets import CallBudgets
+from scaler_scheduler.core.cluster_shares import ClusterShares
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.dispatch_times import DispatchTimes
 from scaler_scheduler.core.effects import WriteDump
@@ -81,6 +82,7 @@ class SchedulerState:
         self.suspects = Suspects()
         self.exclusive = ExclusiveTasks()
         self.pinned = PinnedTasks()
+        self.cluster = ClusterShares.of(config.cluster_capabilities, config.recovery_seconds)
         self.results = SessionResults(config.result_retention_seconds, config.result_limit, self.delete_objects)
         """The kept outcomes of named sessions."""
         self.out: list[Effect | SendToStorage | WriteDump] = []

@@ -81,14 +81,16 @@ class Suspects:
             extra.suspect, agent.suspect = False, None
             self._is_new = True
 
-    def assign(self, agents: Iterable[AgentRecord], *, changed: bool) -> list[tuple[AgentRecord, TaskRecord]]:
-        """Choose agents for suspects; `changed` is whether an agent's room has changed since the last call."""
+    def assign(self, agents: Iterable[AgentRecord], *, changed: bool) -> Iterator[tuple[AgentRecord, TaskRecord]]:
+        """Choose agents for suspects, each of which is to be started before the next is asked for.
+
+        `changed` is whether an agent's room has changed since the last call.
+        """
         if not self._waiting or not (changed or self._is_new):
-            return []
+            return
         self._is_new = False
         free = [agent for agent in agents if _is_usable(agent) and not _has_suspect(agent)]
         free.sort(key=lambda agent: -agent.active / agent.workers)
-        assigned: list[tuple[AgentRecord, TaskRecord]] = []
         for task in list(self._waiting):
             requirement = task.group.lane.requirement
             able = (at for at in reversed(range(len(free))) if can_take(free[at], requirement))
@@ -96,8 +98,7 @@ class Suspects:
                 agent = free.pop(at)
                 agent.suspect, task.more().seen = task, 0.0
                 del self._waiting[task]
-                assigned.append((agent, task))
-        return assigned
+                yield agent, task
 
 
 def _is_usable(agent: AgentRecord) -> bool:

@@ -240,7 +240,8 @@ class Ledger:
         """An agent has connected."""
         if agent.peer not in self._agents:
             self._agents[agent.peer] = number = self._number()
-            body = json.dumps({"peer": agent.peer.hex(), "name": agent.name, "host": agent.host}).encode()
+            about = {"peer": agent.peer.hex(), "name": agent.name, "host": agent.host}
+            body = json.dumps({**about, "lives_on_seconds": agent.lives_on_seconds}).encode()
             self._rows.append(Row(number, RecordKind.AGENT, 0, body))
 
     def agent_left(self, agent: bytes) -> None:

@@ -61,8 +61,9 @@ class Replay:
         self._ledger.adopt_session(row)
 
     def _agent(self, row: Row) -> None:
-        agent = bytes.fromhex(json.loads(row.body)["peer"])
-        self._restoration.agent(agent)
+        body = json.loads(row.body)
+        agent = bytes.fromhex(body["peer"])
+        self._restoration.agent(agent, body.get("lives_on_seconds", 0.0))
         self._ledger.adopt_agent(row, agent)
 
     def _functions(self, row: Row) -> None:

@@ -25,6 +25,7 @@ from scaler_io.service.options import (
 )
 from scaler_io.transport.endpoint import ListenError
 from scaler_protocol.addresses import Address
+from scaler_protocol.capabilities import parse_quantities
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_scheduler.scaling.control_law import COOLDOWN_SECONDS
 from scaler_scheduler.scaling.rules import FORM
@@ -53,6 +54,7 @@ class SchedulerOptions(ServerOptions):
     result_retention_seconds: float
     result_limit: int
     replicas: int
+    cluster_capabilities: dict[str, int]
     allocate_policy: str | None
     policy_engine_type: str
     policy_content: str | None
@@ -280,6 +282,12 @@ COMMAND = Command(
             "when it has nothing else to do, so that they outlive that host",
             whole_number(1, 2),
             default=1,
+        ),
+        Option(
+            ("--cluster-capabilities", "-cc"),
+            "what all hosts have together, like license=2: a task that requires some takes it while it runs",
+            parse_quantities,
+            default={},
         ),
         Option(
             ("--object-retention-seconds", "-ot"), "how long orphaned results are kept", positive_seconds, default=60.0

@@ -157,6 +157,7 @@ class SchedulerService:
             result_retention_seconds=options.result_retention_seconds,
             result_limit=options.result_limit,
             replicas=options.replicas,
+            cluster_capabilities=tuple(sorted(options.cluster_capabilities.items())),
             storage_address=str(options.advertised_object_storage_address or storage),
         )
         incarnation = new_incarnation()

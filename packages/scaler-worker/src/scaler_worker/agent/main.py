@@ -195,6 +195,7 @@ def _hello(config: ClusterConfig, forking: Forking, name: str, host: str) -> Hel
         host=host,
         workers=config.num_of_workers,
         queue_size=config.per_worker_task_queue_size,
+        death_timeout_seconds=config.death_timeout_seconds,
         capabilities={
             **config.per_worker_capabilities,
             **config.host_capabilities,

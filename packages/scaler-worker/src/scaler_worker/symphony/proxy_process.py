@@ -91,6 +91,7 @@ def _agent(options: SymphonyOptions, label: str) -> ProxyAgent:
             host=host,
             workers=options.base_concurrency,
             queue_size=options.per_worker_task_queue_size,
+            death_timeout_seconds=options.death_timeout_seconds,
             capabilities=options.per_worker_capabilities,
         ),
         asyncio.get_running_loop().time(),

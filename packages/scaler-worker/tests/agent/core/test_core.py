@@ -1152,14 +1152,32 @@ def test_a_run_waits_until_what_it_takes_is_free_and_others_do_not() -> None:
     for worker in host.workers.values():
         worker.begin()
     host.handle(SCHEDULER, Withdraw((first,)))
-    assert host.status == {first: Status.CANCELLED}
-    assert second not in running(host), "the process of the first one is not gone yet"
+    assert not host.status, "the process of the first one is not gone yet"
+    assert second not in running(host)
+    host.handle(SCHEDULER, LinkUp(Welcome(5), False))
+    [told] = [message for message in host.sent if isinstance(message, Reconcile)]
+    assert first not in told.runs
+    takers = zip(told.takers, told.taken_names, told.taken_values, strict=True)
+    assert sorted(takers) == [(first, "license", 1), (second, "license", 1)]
     killed = next(number for number, worker in host.workers.items() if not worker.alive)
     host.die(killed)
+    assert host.status == {first: Status.CANCELLED}
     host.ready_all()
     assert second in running(host)
     host.drain()
     assert host.status[second] == Status.VALUE
+
+
+def test_what_takes_of_the_cluster_only_starts_at_once_and_is_not_over_before_its_process() -> None:
+    host = Host(2)
+    host.ready_all()
+    runs = host.run(2, capability_names=("seat",), capability_values=(3,))
+    assert running(host) == set(runs)
+    host.workers[0].begin()
+    host.handle(SCHEDULER, Withdraw(runs))
+    assert len(host.status) == 1, "one was not read by its worker yet"
+    host.die(0)
+    assert host.status == dict.fromkeys(runs, Status.CANCELLED)
 
 
 def test_a_worker_is_kept_free_for_a_run_whose_share_is_free() -> None:

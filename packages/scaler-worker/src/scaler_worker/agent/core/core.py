@@ -6,7 +6,8 @@ arrive, or in flight at one worker.
     Run --> waiting | parked --SendTasks--> in flight --RunsEnded--> Done, and kept until Release or another Run of it
     in flight --recalled, revoked, or its worker died before it began--> waiting, at the front
     in flight --its worker died in it or after it--> Done LOST; stopped for its timeout --> Done FAILED
-    any state --Withdraw--> Done CANCELLED at once; a worker that executes it is killed
+    any state --Withdraw--> Done CANCELLED at once; a worker that executes it is killed, and only then it is reported if
+    it takes consumables
     waiting --Recall--> Returned; in flight --InputMissing--> Returned
 
 A worker has at most two datagrams in flight, each with one task, or with short ones that take a few milliseconds
@@ -311,7 +312,8 @@ class AgentCore:
     def _resume(self) -> None:
         """Report runs and kept results to a new scheduler, and repeat the requests to the previous one."""
         unfinished, kept = self._unfinished(), tuple(self.in_flight.kept)
-        for message in reconciles(unfinished, kept):
+        withdrawn = [e for worker in self.workers for e in worker.entries() if e[RUN] in worker.withdrawn]
+        for message in reconciles(unfinished, kept, withdrawn):
             self.in_flight.send(message)
         blocked = [entry[RUN] for worker in self.workers if worker.blocked and (entry := worker.next_entry())]
         if blocked:

@@ -49,7 +49,7 @@ class Deaths:
             else:
                 requeued.append(entry)
         worker.datagrams.clear()
-        worker.withdrawn.clear()
+        self._in_flight.discard_withdrawn(worker, entries)
         self._in_flight.requeue(requeued)
         if not killed:
             where = "".join(f" while it ran task {task:x}" for run, task, *_ in entries if run == current)

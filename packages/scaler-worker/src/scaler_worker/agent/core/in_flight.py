@@ -297,6 +297,8 @@ class InFlight:
                 elif at in batch.stored:
                     # Only reported, so that the scheduler deletes it: a newer run of the task may have ended before.
                     self._report([entries[at][TASK]], batch.part(at, at + 1))
+                else:
+                    self._withdrawn_over(entries[at])
             return
         tasks = [entry[TASK] for entry in entries]
         if len({task >> SESSION_BITS for task in tasks}) > 1:
@@ -343,7 +345,7 @@ class InFlight:
             for run, task, *_ in datagram.left():
                 if run not in worker.withdrawn:
                     self.fail(run, task, Status.FAILED, payload)
-                worker.withdrawn.discard(run)
+            self.discard_withdrawn(worker, datagram.left())
         if worker.datagrams:
             worker.datagrams[0].since = now
         self._workers.reindex(worker, now)
@@ -372,7 +374,7 @@ class InFlight:
         self._advance(worker, 1, now)
         if run not in worker.withdrawn:
             self.input_missing_runs.append(run)
-        worker.withdrawn.discard(run)
+        self.discard_withdrawn(worker, [entry])
         self._workers.reindex(worker, now)
 
     def returned(self, worker: WorkerRecord, event: frames.DatagramReturned, now: float) -> None:
@@ -398,7 +400,7 @@ class InFlight:
         """Requeue runs that were not started at the front; withdrawn ones are discarded."""
         if worker.withdrawn:
             wanted = [entry for entry in entries if entry[RUN] not in worker.withdrawn]
-            worker.withdrawn.difference_update(run_ids(entries))
+            self.discard_withdrawn(worker, entries)
             entries = wanted
         self.requeue(entries)
 
@@ -459,7 +461,10 @@ class InFlight:
                 return
 
     def withdraw(self, message: Withdraw, now: float) -> None:
-        """Withdraw runs in any state; each is reported CANCELLED at once."""
+        """Withdraw runs in any state; each is reported CANCELLED at once.
+
+        Those at workers that take consumables are so when they are over: until then others must not have these.
+        """
         runs = set(message.runs)
         queued = (*self.waiting.remove(runs), *self.limited.remove(runs), *self.pinned.remove(runs))
         for entry in (*queued, *self._functions.remove(runs)):
@@ -468,11 +473,24 @@ class InFlight:
             hit = [entry for entry in worker.entries() if entry[RUN] in runs and entry[RUN] not in worker.withdrawn]
             if hit:
                 for entry in hit:
-                    self.fail(entry[RUN], entry[TASK], Status.CANCELLED, b"")
+                    if not entry[GROUP].takes:
+                        self.fail(entry[RUN], entry[TASK], Status.CANCELLED, b"")
                 worker.withdrawn.update(run_ids(hit))
                 if worker.state != WorkerState.STOPPING:
                     self.effects.append(events.RecallTail(worker.number))
                     self._watch(worker)
+
+    def discard_withdrawn(self, worker: WorkerRecord, entries: Iterable[Entry]) -> None:
+        """Forget those of the runs that were withdrawn: no process has them any more."""
+        for entry in entries:
+            if entry[RUN] in worker.withdrawn:
+                worker.withdrawn.discard(entry[RUN])
+                self._withdrawn_over(entry)
+
+    def _withdrawn_over(self, entry: Entry) -> None:
+        """A withdrawn run was at a worker, and is over: others may have what it took."""
+        if entry[GROUP].takes:
+            self.fail(entry[RUN], entry[TASK], Status.CANCELLED, b"")
 
     def stop_run(self, worker: WorkerRecord, run: int, error: ScalerError) -> None:
         """Stop an executing run and end it with `error`, unless it ends before."""

@@ -1,7 +1,8 @@
-"""The runs of an agent that take consumables of its host. Pure.
+"""The runs of an agent that take consumables, of its host or of the cluster. Pure.
 
-The scheduler sends no more of them than fit. But runs that it has given up, or withdrawn, go on for a while, and it
-does not know what a run takes that began before its own restart: so a run starts here only when what it takes is free.
+The scheduler sends no more of them than fit. But runs that it has given up go on for a while, and it does not know how
+much of the host's a run has taken that began before its own restart. So a run starts here only when what it takes of
+the host's is free. What is free of the cluster's only the scheduler can know.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class LimitedRuns:
         found: list[Entry] = []
         claimed: set[str] = set()
         for entry in self._runs:
-            takes = dict(entry[GROUP].takes)
+            takes = {name: wanted for name, wanted in entry[GROUP].takes if name in self._totals}
             if claimed.isdisjoint(takes) and all(free[name] >= wanted for name, wanted in takes.items()):
                 found.append(entry)
                 free.subtract(takes)

@@ -89,7 +89,7 @@ class TaskGroup:
         self.pid = pid_of(group.worker)
         """The only worker that may run the tasks; 0: any."""
         self.takes = tuple(zip(group.capability_names, group.capability_values, strict=True))
-        """What each run takes of the host's consumables."""
+        """What each run takes of the consumables of the host and of the cluster."""
         # A NaN is no timeout either: the comparison is false for it.
         self.timeout = group.timeout_seconds if group.timeout_seconds > 0 else default_timeout
 
@@ -104,12 +104,27 @@ ATTEMPT: Final = 4
 FLAGS: Final = 5
 
 
-def reconciles(unfinished: Sequence[Entry], kept: Sequence[int]) -> Iterator[Reconcile]:
-    """What an agent tells a new scheduler: its runs, and the tasks whose outcomes it keeps."""
-    last = max(len(unfinished), len(kept), 1) - 1
+def reconciles(
+    unfinished: Sequence[Entry], kept: Sequence[int], withdrawn: Sequence[Entry] = ()
+) -> Iterator[Reconcile]:
+    """What an agent tells a new scheduler: its runs, the tasks whose outcomes it keeps, and what runs have taken.
+
+    Withdrawn runs have that until they are over.
+    """
+    taken = [(entry[RUN], *share) for entry in (*unfinished, *withdrawn) for share in entry[GROUP].takes]
+    last = max(len(unfinished), len(kept), len(taken), 1) - 1
     for at in range(0, last + 1, MESSAGE_IDS):
         some, end = unfinished[at : at + MESSAGE_IDS], at + MESSAGE_IDS
-        yield Reconcile([entry[TASK] for entry in some], run_ids(some), finished=kept[at:end], more=end <= last)
+        takers, names, values = zip(*taken[at:end], strict=True) if taken[at:end] else ((), (), ())
+        yield Reconcile(
+            [entry[TASK] for entry in some],
+            run_ids(some),
+            finished=kept[at:end],
+            more=end <= last,
+            takers=takers,
+            taken_names=names,
+            taken_values=values,
+        )
 
 
 def run_ids(entries: Iterable[Entry]) -> list[int]:
