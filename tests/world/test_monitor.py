@@ -15,6 +15,7 @@ from scaler_protocol.monitoring import EventKind, TaskStep
 from scaler_scheduler.core.records import ASSIGNED, DONE, HELD, WAITING
 from scaler_scheduler.core.snapshot import ProcessStats
 from scaler_ui.model.feed import Feed
+from scaler_ui.model.findings import findings
 from scaler_ui.model.graph_looks import GraphLooks
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.reasons import why
@@ -51,7 +52,7 @@ class WorldMonitor:
 
     def _figures(self) -> ProcessStats:
         hub = self._world.scheduler.hub
-        return ProcessStats("ipc:///world", 0.0, self._world.now, 0.0, 0, hub.sent, hub.received, hub.round_trip)
+        return ProcessStats("ipc:///world", self._world.now, self._world.now, 0.0, 0, hub.sent, hub.received, hub.round_trip)
 
     def _publish(self, message: Message) -> None:
         self._number += 1
@@ -69,9 +70,15 @@ class WorldMonitor:
             if events is not None:
                 self._publish(events)
             self._publish(self._world.scheduler.core.snapshot(self._figures(), self._world.now))
-            for message in self._feed.take():
-                self.model.take(message, self._world.now)
+            self.hear()
         self._compare()
+
+    def hear(self) -> None:
+        """Hear what was published, and what has happened."""
+        if (events := self._world.scheduler.core.take_events(0.0)) is not None:
+            self._publish(events)
+        for message in self._feed.take():
+            self.model.take(message, self._world.now)
 
     def _compare(self) -> None:
         state, tasks, status = self._world.scheduler.core.state, self.model.tasks, self.model.status
@@ -248,3 +255,23 @@ def test_any_order(seed: int, moves: list[str]) -> None:
     happening.world.run(3.0)  # no future waits for cancelled tasks
     happening.monitor.look()
     assert happening.monitor.model.tasks.live == 0
+
+
+def test_who_comes_late_knows_since_when_tasks_wait_and_run() -> None:
+    world = World(0, hosts=[1], clients=2)
+    early = WorldMonitor(world)
+    alice, bob = world.clients
+    alice.submit(*plans(3, 1.0))
+    world.finish()
+    alice.submit(*plans(100, 900.0))
+    world.run(50.0)
+    bob.submit(*plans(100, 1.0))
+    world.run(150.0)
+    early.look()
+    late = WorldMonitor(world)
+    late.hear()
+    for model in (early.model, late.model):
+        ages = [round(world.now - since, -1) for _, _, since in model.tasks.open_groups()]
+        assert sorted(ages) == [150.0, 200.0]
+        _, hung, starving = findings(model, world.now)
+        assert "has run for 3 min" in hung.text and "has run for 2 min 30 s; others' do" in starving.text

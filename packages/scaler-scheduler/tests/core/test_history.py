@@ -29,6 +29,19 @@ def test_who_has_more_loses_its_oldest_first() -> None:
     assert sorted(Counter(owner for owner, _ in ring).values()) == [3, 3, 4]
 
 
+def test_within_its_share_an_owner_loses_the_kind_of_which_it_has_most() -> None:
+    ring: SharedRing[tuple[str, str, int]] = SharedRing(10, 1000)
+    ring.add("alice", ("alice", "poison", 0), 1, kind="poison")
+    for number in range(100):
+        ring.add("alice", ("alice", "error", number), 1, kind="error")
+    assert list(ring) == [("alice", "poison", 0), *(("alice", "error", number) for number in range(91, 100))]
+    for number in range(100):
+        ring.add("bob", ("bob", f"kind {number}", number), 1, kind=f"kind {number}")
+    owners = [owner for owner, *_ in ring]
+    assert owners.count("alice") >= 5, "many kinds are no greater share"
+    assert ("alice", "poison", 0) in ring
+
+
 def test_bytes_are_bounded_and_a_long_entry_goes_alone() -> None:
     ring: SharedRing[int] = SharedRing(10, 1000)
     for number in range(50):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,10 +11,10 @@ import pytest
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import EventKind, TaskEvents, TaskStep
 from scaler_ui.model.addresses import PageRequest
-from scaler_ui.model.failed_task import NO_RESULT
+from scaler_ui.model.failed_task import FAILURES, NO_RESULT
 from scaler_ui.model.failures import failed_tasks, failure_groups, failures_of
 from scaler_ui.model.model import MonitorModel
-from scaler_ui.model.overview import FAILURES_SHOWN, last_failures
+from scaler_ui.model.overview import last_failures
 from scaler_ui.model.subjects import failure_facts
 
 if TYPE_CHECKING:
@@ -56,9 +58,11 @@ def model(publications: Publications) -> MonitorModel:
 
 
 def test_groups_have_counts_and_times(model: MonitorModel) -> None:
-    assert [row["id"] for row in last_failures(model, PageRequest()).rows] == [
-        f"{failure.task:x}" for failure in reversed(model.failures.values())
-    ][:FAILURES_SHOWN]
+    assert [(row["id"], row["error"]) for row in last_failures(model, PageRequest()).rows] == [
+        ("4", TEXTS[3]),
+        ("3", "ValueError: other (and 1 more)"),
+        ("2", "mine.errors.Gone: a: b"),
+    ]
     rows = failure_groups(model, PageRequest(order="count")).rows
     assert [(row["function"], row["exception"], row["count"]) for row in rows] == [
         ("m:train", "ValueError", 2),
@@ -67,6 +71,16 @@ def test_groups_have_counts_and_times(model: MonitorModel) -> None:
     ]
     assert (rows[0]["first"], rows[0]["last"], rows[0]["message"]) == (1001.0, 1003.0, "ValueError: other")
     assert rows[2]["message"] == TEXTS[3]
+
+
+def test_a_flood_of_one_kind_displaces_no_other(model: MonitorModel) -> None:
+    first = model.failures[4]
+    for task in range(100, 100 + 2 * FAILURES):
+        model.failures.add((replace(model.failures[1 if task == 100 else task - 1], task=task),))
+    assert len(model.failures) == FAILURES and model.failures[4] == first and 1 not in model.failures
+    kinds = Counter(failure.kind for failure in model.failures.values())
+    assert all(model.failures.count(kind) == count for kind, count in kinds.items()) and len(kinds) == 3
+    assert [row["id"] for row in last_failures(model, PageRequest()).rows][1:] == ["4", "2"]
 
 
 def test_functions_and_tracebacks_are_searched(model: MonitorModel) -> None:

@@ -85,8 +85,13 @@ def sick(p: Publications) -> list[MonitorMessage]:
 
 
 def leaking(p: Publications) -> list[MonitorMessage]:
-    tasks = [run(p, 1, range(number, number + 1), 1.0, memory=number * 10**8) for number in range(1, 41)]
-    return [p.groups((9, "f", 7, 0, "", "")), p.batch(TaskStep.WAITING, 9, *range(1, 41)), *tasks]
+    """`g` runs in the same worker before and after, and needs much in each run."""
+    runs = [run(p, 1, range(number, number + 1), 1.0, memory=(5 + max(0, number - 9)) * 10**8) for number in range(41)]
+    after = run(p, 1, range(41, 50), 1.0, memory=37 * 10**8)
+    described = p.groups((9, "f", 7, 0, "", ""), (10, "g", 7, 0, "", ""))
+    innocent = [*range(10), *range(41, 50)]
+    waiting = [p.batch(TaskStep.WAITING, 9, *range(10, 41)), p.batch(TaskStep.WAITING, 10, *innocent)]
+    return [described, *waiting, *runs, after]
 
 
 def starving(p: Publications) -> list[MonitorMessage]:
@@ -123,7 +128,9 @@ DRILL: dict[str, tuple[Callable[[Publications], list[MonitorMessage]], Severity,
     "journal on a full disk": (
         lambda p: [p.status(refusal="no space left")], Severity.ERROR, "The scheduler refuses new work: no space left.",
     ),
-    "leaking function": (leaking, Severity.WARNING, "Workers that run f have grown from 953.7 MiB to"),
+    "leaking function": (
+        leaking, Severity.WARNING, "30 runs of f have raised the memory of a worker by 2.8 GiB, to 3.4 GiB.",
+    ),
     "slow storage": (
         lambda p: [replace(STORAGE, waiting=4)], Severity.WARNING, "4 objects wait for room in object storage.",
     ),
@@ -174,6 +181,16 @@ def test_the_night_drill(publications: Publications, healthy: MonitorModel, kind
         healthy.take(message, NOW)
     _, first, *others = findings(healthy, NOW)
     assert first.text.startswith(expected) and first.severity == severity and not others
+
+
+def test_a_function_that_needs_more_at_times_leaks_nothing(publications: Publications, healthy: MonitorModel) -> None:
+    sizes = [9, 3, 12, 1, 20, 2, 5, 4, 33, 7, 6, 8, 40, 11, 10, 50] * 4
+    healthy.take(publications.groups((9, "f", 7, 0, "", "")), NOW)
+    healthy.take(publications.batch(TaskStep.WAITING, 9, *range(len(sizes))), NOW)
+    for number in range(len(sizes)):
+        peak = max(sizes[: number + 1])
+        healthy.take(run(publications, 1, range(number, number + 1), 1.0, memory=peak * 10**8), NOW)
+    assert len(findings(healthy, NOW)) == 1
 
 
 def test_a_dead_scheduler_is_named(healthy: MonitorModel) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
-from itertools import count
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count, islice
 
 from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.limits import shortened
@@ -25,6 +25,7 @@ from scaler_scheduler.core.records import (
     AgentRecord,
     GraphRecord,
     GroupRecord,
+    LaneRecord,
     Outcome,
     TaskRecord,
 )
@@ -90,21 +91,21 @@ class EventLog:
 
     # --- steps: called only while `listening`, `waited` and `done` while `measuring` ---------------------------------
 
-    def entered(self, state: int, tasks: Sequence[TaskRecord]) -> None:
-        """These tasks, possibly none, have become WAITING or HELD."""
+    def entered(self, state: int, tasks: Sequence[TaskRecord], at: float | None = None) -> None:
+        """These tasks, possibly none, have become WAITING or HELD, now unless a time is given."""
         step = _STEPS[state]
         if len(tasks) == 1:
-            self._step(step, self._number_of(tasks[0].group), (tasks[0].id,))
+            self._step(step, self._number_of(tasks[0].group), (tasks[0].id,), at=at)
             return
         groups = {task.group for task in tasks}
         if len(groups) == 1:
-            self._step(step, self._number_of(groups.pop()), [task.id for task in tasks])
+            self._step(step, self._number_of(groups.pop()), [task.id for task in tasks], at=at)
             return
         by_group: dict[GroupRecord, list[int]] = {}
         for task in tasks:
             by_group.setdefault(task.group, []).append(task.id)
         for group, ids in by_group.items():
-            self._step(step, self._number_of(group), ids)
+            self._step(step, self._number_of(group), ids, at=at)
 
     def assigned(self, agent: AgentRecord, first_run: int, tasks: Sequence[int]) -> None:
         """These tasks were sent to an agent, with consecutive run ids."""
@@ -164,8 +165,8 @@ class EventLog:
         if self.listening and len(self._texts) < TEXTS:
             self._texts.append(event)
 
-    def _step(self, step: int, subject: int, tasks: Sequence[int], first_run: int = 0) -> None:
-        self._batches += PACKED_BATCH.pack(step, subject, len(tasks), self.now, first_run)
+    def _step(self, step: int, subject: int, tasks: Sequence[int], first_run: int = 0, at: float | None = None) -> None:
+        self._batches += PACKED_BATCH.pack(step, subject, len(tasks), self.now if at is None else at, first_run)
         self._tasks += array("Q", tasks)  # twice as fast as `extend`
 
     def _number_of(self, group: GroupRecord) -> int:
@@ -181,7 +182,10 @@ class EventLog:
     # --- subscriptions ----------------------------------------------------------------------------------------------
 
     def start(self, agents: Iterable[AgentRecord], tasks: Iterable[TaskRecord]) -> None:
-        """A monitor has subscribed: record all tasks that have not ended, as if they had just reached their state."""
+        """A monitor has subscribed: record all tasks that have not ended, as if they had just reached their state.
+
+        Waiting ones are recorded with the time at which their lane got them.
+        """
         self._clear()
         self.listening = self.measuring = True
         self._snapshot += 1
@@ -193,13 +197,24 @@ class EventLog:
             elif room and (members := by_state.get(task.state)) is not None:
                 members.append(task)
                 room -= 1
-        by_state[WAITING] += assigned  # groups are recorded with these steps only
-        self._add_edges([*by_state[WAITING], *by_state[HELD]])
-        for state, members in by_state.items():
-            if members:
-                self.entered(state, members)
+        self._add_edges([*by_state[WAITING], *assigned, *by_state[HELD]])
+        for since, members in self._ages(by_state[WAITING]):
+            self.entered(WAITING, members, since)
+        self.entered(WAITING, assigned)  # groups are recorded with these steps only
+        self.entered(HELD, by_state[HELD])
         for agent in agents:
             self._add_runs(agent)
+
+    def _ages(self, waiting: Iterable[TaskRecord]) -> Iterator[tuple[float, list[TaskRecord]]]:
+        """Since when these tasks wait, in the order of their ids; about, if they have left in another order."""
+        by_lane: dict[LaneRecord, list[TaskRecord]] = {}
+        for task in waiting:
+            by_lane.setdefault(task.group.lane, []).append(task)
+        for lane, members in by_lane.items():
+            rest = iter(members)
+            for since, size in lane.ages.first(len(members), lane.size):
+                yield since, list(islice(rest, size))
+            yield self.now, list(rest)
 
     def _add_edges(self, tasks: Iterable[TaskRecord]) -> None:
         """Record what these nodes of graphs need."""

@@ -44,39 +44,73 @@ _ENTRY_BYTES: Final = 200
 """About what an entry takes without its text."""
 
 
+class _Part(Generic[E]):
+    """Entries of one kind, with their numbers and sizes, and the sum of these."""
+
+    __slots__ = ("entries", "used")
+
+    def __init__(self) -> None:
+        self.entries: deque[tuple[int, int, E]] = deque()
+        self.used = 0
+
+
+class _Owner(Generic[E]):
+    """The entries of one owner, by kind, and the sum of their sizes."""
+
+    __slots__ = ("parts", "used")
+
+    def __init__(self) -> None:
+        self.parts: dict[Hashable, _Part[E]] = {}
+        self.used = 0
+
+
 class SharedRing(Generic[E]):
-    """The entries added last, within bounds; of two owners the one with more loses its oldest entry first."""
+    """The entries added last, within bounds: the owner with most loses the oldest of the kind of which it has most."""
 
     def __init__(self, entries: int, size: int) -> None:
         self._least = size // entries
         """Each entry counts as at least so many bytes, so that one sum bounds both."""
         self._limit = self._least * entries
         self._used = 0
-        self._owners: dict[Hashable, tuple[deque[tuple[int, int, E]], list[int]]] = {}
-        """Of each owner its entries with their numbers and sizes, and the sum of these."""
+        self._owners: dict[Hashable, _Owner[E]] = {}
         self._added = 0
 
-    def add(self, owner: Hashable, entry: E, size: int) -> None:
+    def add(self, owner: Hashable, entry: E, size: int, kind: Hashable = None) -> None:
         """Add an entry, and forget what exceeds the bounds."""
         size = max(size, self._least)
-        entries, used = self._owners.setdefault(owner, (deque(), [0]))
+        owned = self._owners.setdefault(owner, _Owner())
+        part = owned.parts.setdefault(kind, _Part())
         self._added += 1
-        entries.append((self._added, size, entry))
-        used[0] += size
+        part.entries.append((self._added, size, entry))
+        part.used += size
+        owned.used += size
         self._used += size
         while self._used > self._limit:
-            if used[0] * len(self._owners) < self._limit:  # else it has more than its share
-                owner = max(self._owners, key=lambda each: self._owners[each][1][0])
-                entries, used = self._owners[owner]
-            _, size, _ = entries.popleft()
-            used[0] -= size
-            self._used -= size
-            if not entries:
+            self._forget_one(owner, kind)
+
+    def _forget_one(self, owner: Hashable, kind: Hashable) -> None:
+        """Forget the oldest entry of whoever has more than his share: of this owner and kind, or of those with most."""
+        owned = self._owners.get(owner)
+        if owned is None or owned.used * len(self._owners) < self._limit:
+            owner = max(self._owners, key=lambda each: self._owners[each].used)
+            owned = self._owners[owner]
+        parts = owned.parts
+        if kind not in parts or parts[kind].used * len(parts) < owned.used:
+            kind = max(parts, key=lambda each: parts[each].used)
+        part = parts[kind]
+        _, size, _ = part.entries.popleft()
+        part.used -= size
+        owned.used -= size
+        self._used -= size
+        if not part.entries:
+            del parts[kind]
+            if not parts:
                 del self._owners[owner]
 
     def __iter__(self) -> Iterator[E]:
         """The entries in the order in which they were added."""
-        return (entry for _, _, entry in merge(*(entries for entries, _ in self._owners.values()), key=itemgetter(0)))
+        parts = (part.entries for owned in self._owners.values() for part in owned.parts.values())
+        return (entry for _, _, entry in merge(*parts, key=itemgetter(0)))
 
 
 @dataclass(slots=True)
@@ -177,7 +211,7 @@ class History:
         self.events.add(event.kind, event, _ENTRY_BYTES + len(event.text))
 
     def add_failure(self, number: int, task: TaskRecord, outcome: Outcome, profile: bytes, now: float) -> Failure:
-        """Keep a failure; those of the sessions of a key have an equal share together."""
+        """Keep a failure; those of the sessions of a key have an equal share together, in it those of a function."""
         status, payload, stored = outcome
         root, agent = task.group.lane.session, task.agent
         failure = Failure(
@@ -185,7 +219,8 @@ class History:
             agent.number if agent else 0, (agent.name or agent.host) if agent else "", status, profile,
             b"" if stored else payload, "the error is too long for monitors: the client has it" if stored else "",
         )  # fmt: skip
-        self.failures.add(root.share, failure, _ENTRY_BYTES + len(payload) + len(failure.function))
+        size = _ENTRY_BYTES + len(payload) + len(failure.function)
+        self.failures.add(root.share, failure, size, kind=(failure.function, status))
         return failure
 
     def add_printed(self, number: int, task: TaskRecord, text: bytes) -> PrintedText | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from functools import lru_cache
 
 from scaler_protocol.lazy_dataclass import dataclass
@@ -39,3 +41,36 @@ class TaskFailure:
         if self.status != Status.RAISED:
             return NO_RESULT
         return self.headline.partition(":")[0] or NO_RESULT
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """Function and type of exception."""
+        return self.function, self.exception
+
+
+class LastFailures(dict[int, TaskFailure]):
+    """The tasks that failed last, by id, oldest first. A kind with many failures displaces its own before others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def add(self, failures: Iterable[TaskFailure]) -> None:
+        """Add failures, or renew them, and forget what is more than FAILURES."""
+        for failure in failures:
+            self._forget(failure.task)
+            self[failure.task] = failure
+            self._counts[failure.kind] += 1
+            if len(self) > FAILURES:
+                [(most, _)] = self._counts.most_common(1)
+                self._forget(next(task for task, each in self.items() if each.kind == most))
+
+    def count(self, kind: tuple[str, str]) -> int:
+        """How many of a kind there are."""
+        return self._counts[kind]
+
+    def _forget(self, task: int) -> None:
+        if (known := self.pop(task, None)) is not None:
+            self._counts[known.kind] -= 1
+            if not self._counts[known.kind]:
+                del self._counts[known.kind]

@@ -21,6 +21,7 @@ from scaler_ui.model.estimates import time_left
 from scaler_ui.model.model import (
     STALE_SECONDS,
     GroupInfo,
+    Growth,
     MonitorModel,
     RecentRuns,
     running,
@@ -41,6 +42,8 @@ STARVING_SECONDS: Final = 60.0
 FREE_BYTES: Final = 256 * 2**20
 """Free memory or disk of a host below which its workers are in danger."""
 LEAK_BYTES: Final = 256 * 2**20
+LEAK_RUNS: Final = 5
+"""Runs that must have raised the memory of a worker: functions that need more at times do so more and more rarely."""
 NAMED: Final = 3
 """Subjects that a sentence names."""
 
@@ -180,10 +183,19 @@ def _failing_functions(model: MonitorModel, status: MonitorStatus) -> Iterator[F
         yield Finding(Severity.ERROR, text, name, "function")
     for name, count in raising.most_common(NAMED):
         yield Finding(Severity.WARNING, f"{counted(count, 'task')} of {name} raised lately.", name, "function")
-    for name, figures in model.functions.items():
-        if figures.last_memory > max(3 * figures.first_memory, figures.first_memory + LEAK_BYTES):
-            grown = f"from {size(figures.first_memory)} to {size(figures.last_memory)}"
-            yield Finding(Severity.WARNING, f"Workers that run {name} have grown {grown}.", name, "function")
+    yield from _leaking_functions(model)
+
+
+def _leaking_functions(model: MonitorModel) -> Iterator[Finding]:
+    """Functions most runs of which leave memory behind in a worker: named by the worker where it is most."""
+    worst: dict[str, Growth] = {}
+    for (name, _, _), growth in model.growths.items():
+        leaks = growth.size > LEAK_BYTES and growth.raised >= LEAK_RUNS and 2 * growth.raised > growth.runs
+        if leaks and (name not in worst or growth.size > worst[name].size):
+            worst[name] = growth
+    for name, growth in worst.items():
+        text = f"{counted(growth.raised, 'run')} of {name} have raised the memory of a worker by {size(growth.size)}"
+        yield Finding(Severity.WARNING, f"{text}, to {size(growth.peak)}.", name, "function")
 
 
 def _starving_clients(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:

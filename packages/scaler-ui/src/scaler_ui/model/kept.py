@@ -156,7 +156,8 @@ def restore(model: MonitorModel, kept: Kept) -> None:
     for each in kept.failures:
         agent = numbers[each.agent, each.host]
         failure = TaskFailure(each.ended, each.task, each.function, each.session, agent, each.status, each.error)
-        model.failures[each.task], model.faults[each.task] = failure, each.error
+        model.failures.add((failure,))
+        model.faults[each.task] = each.error
 
 
 def _columns(model: MonitorModel, tasks: Sequence[KeptTask], agents: Sequence[int]) -> dict[str, Sequence[Any]]:
@@ -184,5 +185,3 @@ def _restore_figures(figures: FunctionFigures, workload: Workload) -> None:
     figures.longest = max(figures.longest, workload.runs.longest)
     figures.cpu += workload.cpu
     figures.peak_memory = max(figures.peak_memory, workload.memory)
-    # How memory grows is judged from runs that are heard of; these begin with what is known to be usual.
-    figures.first_memory, figures.last_memory = figures.peak_memory, 0.0

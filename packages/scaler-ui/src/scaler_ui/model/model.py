@@ -29,7 +29,7 @@ from scaler_protocol.monitoring import (
     TaskStep,
 )
 from scaler_protocol.profiles import PROFILE, Profile, profile_at
-from scaler_ui.model.failed_task import FAILURES, TaskFailure
+from scaler_ui.model.failed_task import LastFailures, TaskFailure
 from scaler_ui.model.graph_edges import EdgeTable
 from scaler_ui.model.minutes import Minutes
 from scaler_ui.model.moments import Moment, mean_latency
@@ -50,7 +50,6 @@ NAMES = 20_000
 """Agents and clients whose names are known, also after they left."""
 GROUPS = 100_000
 RECENT_RUNS = 50
-FIRST_RUNS = 10
 HISTORY_SECONDS = 600
 
 
@@ -75,10 +74,6 @@ class FunctionFigures:
     longest: float = 0.0
     cpu: float = 0.0
     peak_memory: int = 0
-    first_memory: int = 0
-    """The greatest memory of the first FIRST_RUNS runs."""
-    last_memory: float = 0.0
-    """The mean memory of the last runs."""
 
     def has_ended(self, status: int, calls: int = 1) -> None:
         """Count calls that ended so."""
@@ -92,9 +87,6 @@ class FunctionFigures:
         self.longest = max(self.longest, seconds)
         self.cpu += profile.cpu_us / 1e6
         self.peak_memory = max(self.peak_memory, profile.peak_memory)
-        self.last_memory += (profile.peak_memory - self.last_memory) / min(self.runs, FIRST_RUNS)
-        if self.runs <= FIRST_RUNS:
-            self.first_memory = self.peak_memory
 
     @property
     def count(self) -> int:
@@ -123,6 +115,28 @@ class RecentRuns:
     def deviation(self) -> float:
         """The standard deviation of the seconds."""
         return math.sqrt(max(0.0, self.squares - self.seconds**2))
+
+
+@dataclass(slots=True)
+class Growth:
+    """How the runs of a function have raised the peak memory of one worker process, in bytes.
+
+    The first of them is not counted: it needs what every run needs.
+    """
+
+    peak: int
+    runs: int = 0
+    raised: int = 0
+    """Runs that have raised the peak."""
+    size: int = 0
+    """By how much, all together; other functions may have raised it meanwhile."""
+
+    def ran(self, before: int, peak: int) -> None:
+        """Count a run that has raised the peak from `before`, or left it there."""
+        self.runs += 1
+        self.raised += peak > before
+        self.size += peak - before
+        self.peak = peak
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +185,8 @@ class MonitorModel:
         self.storage_heard = 0.0
         self.faults: dict[int, str] = {}
         """The last texts about tasks: of one that raised its traceback, else a sentence."""
-        self.failures: dict[int, TaskFailure] = {}
-        """The tasks that failed last, by id; also those that failed before this monitor listened."""
+        self.failures = LastFailures()
+        """Also those that failed before this monitor listened."""
         self.agents: dict[int, str] = {}
         """Names of agents by number, also of those that have left."""
         self.hosts: dict[int, str] = {}
@@ -184,6 +198,10 @@ class MonitorModel:
         self.workloads = WorkloadTable()
         self.runs: dict[tuple[str, str], RecentRuns] = {}
         """The last runs by function and host."""
+        self.growths: dict[tuple[str, int, int], Growth] = {}
+        """By function, agent and worker process."""
+        self._peaks: dict[tuple[int, int], int] = {}
+        """The peak memory of each worker process, by agent."""
         self.ended: dict[tuple[int, str], int] = {}
         """Tasks that ended while this monitor listened, by client and function."""
         self.last_ends: dict[int, float] = {}
@@ -287,16 +305,20 @@ class MonitorModel:
         moment = Moment(status.at, ended, status.waiting, queued, run, cpu, rss, self._timed, self._latency)
         self.history.append(moment)
         self.minutes.add(moment, follows=follows)
-        if run:
-            columns = status.worker_runs, status.worker_pids, status.worker_cpus, status.worker_seconds
-            self.tasks.run(*columns, since, status.at)
+        self._note_runs(status, since)
         if status.snapshot:
             self.tasks.begin()
             self._beginning = True
 
+    def _note_runs(self, status: MonitorStatus, since: float) -> None:
+        columns = status.worker_runs, status.worker_pids, status.worker_cpus, status.worker_seconds
+        self.tasks.run(*columns, since, status.at)
+
     def _begun(self) -> None:
         self.tasks.begun()
         self._beginning = False
+        if self.status is not None:  # it came before the tasks that workers run
+            self._note_runs(self.status, self.status.at)
 
     def _take_events(self, events: TaskEvents) -> None:
         for number, *described in zip(
@@ -347,7 +369,7 @@ class MonitorModel:
                 task = self.tasks.row(row)
                 status = self.tasks.value("status", row)
                 failure = TaskFailure(event.time, task.id, task.function, task.session, task.agent, status, event.text)
-                _remember(self.failures, ((task.id, failure),), FAILURES)
+                self.failures.add((failure,))
                 self.workloads.failed(task.function, task.session, failure.exception)
 
     def _take_history(self, history: MonitorHistory) -> None:
@@ -373,7 +395,7 @@ class MonitorModel:
             self.tasks.add_ended(
                 failure.task, failure.function, failure.session, failure.agent, failure.status, profile, failure.time
             )
-        _remember(self.failures, ((failure.task, failure) for failure in failures), FAILURES)
+        self.failures.add(failures)
         for number, failure in zip(history.failure_numbers, failures, strict=True):
             level = logging.ERROR if failure.status == Status.RAISED else logging.WARNING
             texts.append(MonitorEvent(number, failure.time, level, EventKind.FAILURE, failure.task, "", failure.text))
@@ -437,6 +459,7 @@ class MonitorModel:
                 self._failed_rows[self.tasks.value("id", row)] = row
             if status <= Status.RAISED:
                 figures.ran(profile)
+                self._grew(name, agent, profile)
                 took = profile.duration_us / 1e6
                 workload.ran(time - since - took, took, profile.cpu_us / 1e6, profile.peak_memory)
                 runs = self.runs.get((name, host))
@@ -444,5 +467,19 @@ class MonitorModel:
                     runs = self.runs[name, host] = RecentRuns()
                 runs.add(took, status == Status.RAISED)
         _forget_oldest(self.runs, NAMES)
+        _forget_oldest(self.growths, NAMES)
+        _forget_oldest(self._peaks, NAMES)
         _forget_oldest(self.ended, NAMES)
         _forget_oldest(self.last_ends, NAMES)
+
+    def _grew(self, function: str, agent: int, profile: Profile) -> None:
+        """Note by how much a run has raised the peak memory of its process."""
+        process, peak = (agent, profile.pid), profile.peak_memory
+        before = self._peaks.get(process)
+        if before is None or peak > before:
+            self._peaks[process] = peak
+        growth = self.growths.get((function, *process))
+        if growth is None:
+            self.growths[(function, *process)] = Growth(peak)
+        elif before is not None:
+            growth.ran(before, max(before, peak))

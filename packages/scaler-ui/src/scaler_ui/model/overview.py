@@ -6,6 +6,7 @@ import math
 
 from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.estimates import estimates, in_words
+from scaler_ui.model.failed_task import TaskFailure
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.views import ERROR_LIMIT, TablePage, page_of
 
@@ -31,15 +32,23 @@ def progress(model: MonitorModel, request: PageRequest) -> TablePage:
 
 
 def last_failures(model: MonitorModel, request: PageRequest) -> TablePage:
-    """The last failures, the latest first."""
-    latest = list(model.failures.values())[: -FAILURES_SHOWN - 1 : -1]
+    """The last failures, the latest first: of each function and type of exception the last one."""
+    latest: dict[tuple[str, str], TaskFailure] = {}
+    for failure in reversed(model.failures.values()):
+        latest.setdefault(failure.kind, failure)
+        if len(latest) == FAILURES_SHOWN:
+            break
     rows = [
         {
             "id": f"{failure.task:x}",
             "time": failure.time,
             "function": failure.function,
-            "error": failure.headline[:ERROR_LIMIT],
+            "error": f"{failure.headline[:ERROR_LIMIT]}{_others(model.failures.count(kind) - 1)}",
         }
-        for failure in latest
+        for kind, failure in latest.items()
     ]
     return TablePage(rows, len(rows))
+
+
+def _others(count: int) -> str:
+    return f" (and {count:,} more)" if count else ""
