@@ -27,6 +27,7 @@ from scaler import Client, SchedulerClusterCombo
 from scaler_protocol.addresses import Address
 from scaler_protocol.messages import Status
 from scaler_ui.listening import Listening
+from scaler_ui.model.findings import STORAGE_SECONDS, findings, sentence
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.web.operator_actions import OperatorActions
 from support.browsers import read
@@ -34,7 +35,7 @@ from support.clusters import LocalCluster
 from support.fault_tasks import kill_itself
 from support.gates import SECONDS, Gate, wait_at
 from support.own_keys import MONITOR, own
-from support.processes import PROGRAMS, Terminal, free_ports, listener_of
+from support.processes import PROGRAMS, Terminal, command_line, descendants, free_ports, listener_of, stopped
 from support.task_rows import live_rows
 from support.tasks import explode
 from support.waiting import wait_until
@@ -190,6 +191,16 @@ def test_status_names_what_is_wrong_first(watched: LocalCluster, user: Client) -
     progress, first, *_ = done.stdout.splitlines()
     assert progress.endswith(" workers busy, 1 waiting.") and done.returncode == 0, done
     assert first == "1 task needs `tpu=1`, which nobody offers."
+
+
+def test_object_storage_that_stands_still_for_a_while_answers_late(watched: LocalCluster, listening: Listening) -> None:
+    listening.wait_for(lambda model: model.storage is not None, SECONDS)
+    [storage] = [pid for pid in descendants(listener_of(watched.address)) if "scaler_storage" in command_line(pid)]
+    with stopped(storage):
+        until = time.monotonic() + 2.5
+        listening.wait_for(lambda model: time.monotonic() > until, SECONDS)
+    listening.wait_for(lambda model: model.storage_seconds > STORAGE_SECONDS, SECONDS)
+    assert "Object storage answers late: after " in sentence(findings(listening.model, listening.now))
 
 
 def test_why_a_task_waits_runs_and_ended(monitor: Address, user: Client, gate: Gate) -> None:

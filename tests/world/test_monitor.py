@@ -52,7 +52,9 @@ class WorldMonitor:
 
     def _figures(self) -> ProcessStats:
         hub = self._world.scheduler.hub
-        return ProcessStats("ipc:///world", self._world.now, self._world.now, 0.0, 0, hub.sent, hub.received, hub.round_trip)
+        return ProcessStats(
+            "ipc:///world", self._world.now, self._world.now, 0.0, 0, hub.sent, hub.received, hub.round_trip
+        )
 
     def _publish(self, message: Message) -> None:
         self._number += 1

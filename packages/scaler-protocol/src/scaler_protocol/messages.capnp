@@ -508,6 +508,8 @@ struct StorageStatus {
   biggestRemote @26 :List(Bool);
   copies @27 :UInt64;
   copyBytes @28 :UInt64;
+  refusedLately @29 :UInt64;
+  answerSeconds @30 :Float64;
 }
 
 struct Message {

@@ -331,14 +331,15 @@ class NeedStorageStatus:
 
 @dataclass(frozen=True, slots=True)
 class StorageStatus:
-    """Totals of an object storage server, sizes in bytes; the scheduler publishes it as it came.
+    """Totals of an object storage server, sizes in bytes. The scheduler publishes it with its own `answer_seconds`.
 
     `bytes` is what the memory limit counts: complete objects in memory, objects being written, deleted ones that are
     still mapped. `recyclable_bytes` is memory kept for the next object. `hits` and `misses` are reads of objects in
     memory and on disk, `unknown` reads of objects that do not exist. `replicas` counts the objects that only other
     `hosts` have, `fetched_bytes_total` the bytes that were fetched from them; `copies` and `copy_bytes` are what this
-    server has of them for the case that their host is lost. The `biggest_…` columns describe the
-    biggest of the 20,000 newest objects, each named by a hash of its id, because the id grants read access.
+    server has of them for the case that their host is lost. `refused_lately` counts the writes of the last ten minutes
+    for which there was no room; `answer_seconds` is how long the server took to answer. The `biggest_…` columns
+    describe the biggest of the 20,000 newest objects, each named by a hash of its id, because the id grants access.
     """
 
     COLUMNS: ClassVar = (("biggest_names", "biggest_sessions", "biggest_sizes", "biggest_in_memory", "biggest_remote"),)
@@ -372,6 +373,8 @@ class StorageStatus:
     fetched_bytes_total: int = 0
     copies: int = 0
     copy_bytes: int = 0
+    refused_lately: int = 0
+    answer_seconds: float = 0.0
 
 
 MonitorMessage = MonitorStatus | TaskEvents | MonitorHistory | StorageStatus

@@ -35,6 +35,17 @@ def test_the_first_refusal_is_told_and_the_others_are_counted() -> None:
     assert lines.fullness.due() == due + REPEAT_SECONDS
 
 
+def test_those_of_the_last_ten_minutes_are_counted() -> None:
+    lines = Lines()
+    lines.refuse(3, 5.0)
+    lines.refuse(2, 70.0)
+    assert lines.fullness.lately(80.0) == 5
+    assert (lines.fullness.lately(606.0), lines.fullness.lately(671.0)) == (2, 0)
+    for minute in range(100):
+        lines.refuse(1, 1000.0 + 60 * minute)
+    assert lines.fullness.lately(1000.0 + 60 * 99) == 10
+
+
 def test_a_minute_without_refusals_is_the_end() -> None:
     lines = Lines()
     lines.refuse(1, 0.0)

@@ -123,7 +123,7 @@ DRILL: dict[str, tuple[Callable[[Publications], list[MonitorMessage]], Severity,
         lambda p: [failure(Status.FAILED, "f", LIMIT)], Severity.ERROR, f"1 task of f failed without a result: {LIMIT}",
     ),
     "full disk": (
-        lambda p: [STORAGE, replace(STORAGE, refused=12)], Severity.ERROR, "Object storage has refused 12 objects",
+        lambda p: [replace(STORAGE, refused_lately=12)], Severity.ERROR, "Object storage has refused 12 objects",
     ),
     "journal on a full disk": (
         lambda p: [p.status(refusal="no space left")], Severity.ERROR, "The scheduler refuses new work: no space left.",
@@ -132,6 +132,10 @@ DRILL: dict[str, tuple[Callable[[Publications], list[MonitorMessage]], Severity,
         leaking, Severity.WARNING, "30 runs of f have raised the memory of a worker by 2.8 GiB, to 3.4 GiB.",
     ),
     "slow storage": (
+        lambda p: [replace(STORAGE, answer_seconds=4.0), STORAGE],
+        Severity.WARNING, "Object storage answers late: after 4.0 s.",
+    ),
+    "storage without room": (
         lambda p: [replace(STORAGE, waiting=4)], Severity.WARNING, "4 objects wait for room in object storage.",
     ),
     "starving client": (starving, Severity.WARNING, "No task of client bob has run for 1 min 40 s; others' do."),

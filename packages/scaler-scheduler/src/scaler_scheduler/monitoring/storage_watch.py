@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 from scaler_io.security.keyring import Credentials
 from scaler_io.service.operator_link import OperatorLink
 from scaler_io.transport.sockets import Context
@@ -18,16 +21,17 @@ class StorageWatch:
     ) -> None:
         self._link = OperatorLink(address, "scheduler", ServiceKind.STORAGE, context, credentials=credentials)
         self._asked = False
+        self._asked_at = 0.0
         self._joins = 0
 
     def ask(self) -> None:
         """Request the status, unless a request is pending: a server that hangs is asked once."""
         if self._link.is_up and not self._asked:
-            self._asked = True
+            self._asked, self._asked_at = True, time.monotonic()
             self._link.send(NeedStorageStatus())
 
     def turn(self) -> StorageStatus | None:
-        """The newest status that has arrived since the last call, or None."""
+        """The newest status that has arrived since the last call, or None; it says how long it took."""
         statuses = [message for message in self._link.turn() if isinstance(message, StorageStatus)]
         if self._link.joins != self._joins:
             self._joins, self._asked = self._link.joins, False
@@ -35,7 +39,7 @@ class StorageWatch:
         if not statuses:
             return None
         self._asked = False
-        return statuses[-1]
+        return replace(statuses[-1], answer_seconds=time.monotonic() - self._asked_at)
 
     def close(self) -> None:
         """Close the link."""

@@ -337,7 +337,7 @@ class StorageEngine:
 
     def status(self) -> StorageStatus:
         """The current totals."""
-        return status_of(self._state)
+        return status_of(self._state, self._writing.fullness.lately(self._state.now))
 
     # --- peers ------------------------------------------------------------------------------------------------------
 

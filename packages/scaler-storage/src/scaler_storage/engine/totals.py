@@ -16,7 +16,7 @@ _BIGGEST_AMONG = 20_000
 """How many of the newest objects are searched for the biggest, to bound the time of a status request."""
 
 
-def status_of(state: StorageState) -> StorageStatus:
+def status_of(state: StorageState, refused_lately: int) -> StorageStatus:
     """The current totals."""
     pager = state.pager
     newest = islice(reversed(state.objects.items()), _BIGGEST_AMONG)
@@ -51,4 +51,5 @@ def status_of(state: StorageState) -> StorageStatus:
         fetched_bytes_total=state.fetched_bytes_total,
         copies=len(state.copies),
         copy_bytes=state.copies.bytes,
+        refused_lately=refused_lately,
     )

@@ -38,6 +38,8 @@ HUNG: Final = 20.0
 """A task hangs if it takes so many times longer than its function usually does, and HUNG_SECONDS."""
 HUNG_SECONDS: Final = 30.0
 LAG_SECONDS: Final = 0.5
+STORAGE_SECONDS: Final = 1.0
+"""Object storage is slow if it takes longer to say how it is; the scheduler looks for its answer every 0.1 s or so."""
 STARVING_SECONDS: Final = 60.0
 FREE_BYTES: Final = 256 * 2**20
 """Free memory or disk of a host below which its workers are in danger."""
@@ -228,7 +230,9 @@ def _storage(model: MonitorModel, status: MonitorStatus, now: float) -> Iterator
         return
     if (silence := now - model.storage_heard) > 2 * STALE_SECONDS and not model.is_stale(now):
         yield Finding(Severity.ERROR, f"Object storage has been silent for {duration(silence)}.")
-    if refused := model.refused:
+    elif (slowest := model.storage_seconds) > STORAGE_SECONDS:
+        yield Finding(Severity.WARNING, f"Object storage answers late: after {duration(slowest)}.")
+    if refused := storage.refused_lately:
         text = f"Object storage has refused {counted(refused, 'object')} lately: memory and disk are full"
         yield Finding(Severity.ERROR, f"{text} ({size(storage.bytes)} and {size(storage.spilled_bytes)}).")
     if storage.waiting:

@@ -206,8 +206,8 @@ class MonitorModel:
         """Tasks that ended while this monitor listened, by client and function."""
         self.last_ends: dict[int, float] = {}
         """When a task of each client ended last."""
-        self._refused: deque[tuple[float, int]] = deque(maxlen=HISTORY_SECONDS)
-        """Objects that object storage had refused at each of its reports."""
+        self._answers: deque[tuple[float, float]] = deque()
+        """When object storage answered in the last minute, and how long it took."""
         self.groups: OrderedDict[int, GroupInfo] = OrderedDict()
         self.history: deque[Moment] = deque(maxlen=HISTORY_SECONDS)
         self.minutes = Minutes()
@@ -230,7 +230,9 @@ class MonitorModel:
             self._take_status(message, now)
         elif isinstance(message, StorageStatus):
             self.storage, self.storage_heard = message, now
-            self._refused.append((now, message.refused))
+            self._answers.append((now, message.answer_seconds))
+            while self._answers[0][0] < now - 60.0:
+                self._answers.popleft()
         elif isinstance(message, MonitorHistory):
             self._take_history(message)
         else:
@@ -245,9 +247,9 @@ class MonitorModel:
         return host if host in self.hosts.values() else ""
 
     @property
-    def refused(self) -> int:
-        """Objects that object storage has refused lately: within HISTORY_SECONDS."""
-        return self._refused[-1][1] - self._refused[0][1] if self._refused else 0
+    def storage_seconds(self) -> float:
+        """How long object storage took to answer, at most, in the minute before its last answer."""
+        return max((seconds for _, seconds in self._answers), default=0.0)
 
     @property
     def is_complete(self) -> bool:
@@ -474,12 +476,12 @@ class MonitorModel:
 
     def _grew(self, function: str, agent: int, profile: Profile) -> None:
         """Note by how much a run has raised the peak memory of its process."""
-        process, peak = (agent, profile.pid), profile.peak_memory
-        before = self._peaks.get(process)
+        peak, key = profile.peak_memory, (function, agent, profile.pid)
+        before = self._peaks.get(key[1:])
         if before is None or peak > before:
-            self._peaks[process] = peak
-        growth = self.growths.get((function, *process))
+            self._peaks[key[1:]] = peak
+        growth = self.growths.get(key)
         if growth is None:
-            self.growths[(function, *process)] = Growth(peak)
+            self.growths[key] = Growth(peak)
         elif before is not None:
             growth.ran(before, max(before, peak))
