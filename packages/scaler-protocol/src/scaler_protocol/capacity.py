@@ -30,13 +30,14 @@ class ManagerStatus:
     """What a worker manager can start, what it has started, and what keeps it from starting more.
 
     `maximum` is the most workers of all its offers together, -1 for no limit. An offer is a worker class: capabilities
-    as text (`gpu=1,linux`), versions of Python and cloudpickle, and the workers of each unit. `pending_units` lists
-    the units whose agents the scheduler has not reported as joined. `paused_seconds` is the rest of a back-off after
-    failures, `startup_seconds` the median time from a request to the agent's connection, 0 if unknown.
+    as text (`gpu=1,linux`), versions of Python and cloudpickle, the workers of each unit, and those capabilities of
+    which a unit has a quantity, with how much (`license=2`). `pending_units` lists the units whose agents the scheduler
+    has not reported as joined. `paused_seconds` is the rest of a back-off after failures, `startup_seconds` the median
+    time from a request to the agent's connection, 0 if unknown.
     """
 
     COLUMNS: ClassVar = (
-        ("offer_capabilities", "offer_pythons", "offer_cloudpickles", "unit_sizes"),
+        ("offer_capabilities", "offer_pythons", "offer_cloudpickles", "unit_sizes", "offer_quantities"),
         ("pending_units", "pending_offers"),
     )
 
@@ -46,6 +47,7 @@ class ManagerStatus:
     offer_pythons: Sequence[str]
     offer_cloudpickles: Sequence[str]
     unit_sizes: Sequence[int]
+    offer_quantities: Sequence[str]
     pending_units: Sequence[str] = ()
     pending_offers: Sequence[int] = ()
     failure: str = ""

@@ -221,6 +221,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "offer_pythons": Column(Text(64), OFFERS),
         "offer_cloudpickles": Column(Text(64), OFFERS),
         "unit_sizes": Column(Whole(1, WORKERS.most), OFFERS),
+        "offer_quantities": Column(_FIGURES, OFFERS),
         "pending_units": Column(UNIT, UNITS),
         "pending_offers": Column(DEFAULTS["uint32"], UNITS, each_fits=True),
         "paused_seconds": SECONDS,

@@ -185,6 +185,7 @@ struct ManagerStatus {
   failure @8 :Text;
   pausedSeconds @9 :Float64;
   startupSeconds @10 :Float64;
+  offerQuantities @11 :List(Text);    # what the workers of a unit have together, as license=2
 }
 struct DesiredWorkers {
   workers @0 :List(UInt32);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
 from scaler_protocol.capabilities import Capabilities, missing
@@ -44,7 +44,15 @@ class WorkerClass:
     capabilities: Capabilities
     runtime: Runtime
     consumables: tuple[str, ...] = ()
-    """The capabilities of which all runs of such an agent together have a quantity."""
+    """The capabilities of which all runs of such an agent, or of the cluster, together have a quantity."""
+    totals: tuple[int, ...] = ()
+    """How much of each, as far as it is known."""
+
+
+def worker_class_of(capabilities: Capabilities, runtime: Runtime, quantities: Mapping[str, int]) -> WorkerClass:
+    """The class of workers that offer these capabilities, and have these quantities of some of them together."""
+    names, totals = zip(*sorted(quantities.items()), strict=True) if quantities else ((), ())
+    return WorkerClass(capabilities, runtime, names, totals)
 
 
 def unmet_by_offer(requirement: Requirement, worker_class: WorkerClass) -> list[str]:

@@ -138,7 +138,7 @@ def test_others_may_not_offer_what_the_cluster_has(licensed: SchedulerDriver) ->
     assert isinstance(refused, Refused) and "license is in the scheduler's --cluster-capabilities" in refused.reasons[0]
     manager = b"manager".ljust(16, b".")
     licensed.feed(manager, PeerJoined(Hello(Role.MANAGER, manager, 1, name="grid"), False))
-    status = ManagerStatus("test", 4, ("license=1",), ("",), ("",), (1,))
+    status = ManagerStatus("test", 4, ("license=1",), ("",), ("",), (1,), ("",))
     with pytest.raises(ProtocolError, match="offer of worker manager grid: license is in the scheduler's"):
         licensed.feed(manager, status)
     licensed.feed(manager, replace(status, offer_capabilities=("gpu=1",)))

@@ -61,7 +61,7 @@ def join(driver: SchedulerDriver, name: str = "grid", identity: bytes = MANAGER,
 def report(driver: SchedulerDriver, identity: bytes = MANAGER, **status: Any) -> None:
     driver.feed(identity, ManagerStatus(**{
         "kind": "test", "maximum": -1, "offer_capabilities": ("",), "offer_pythons": ("",),
-        "offer_cloudpickles": ("",), "unit_sizes": (2,), **status,
+        "offer_cloudpickles": ("",), "unit_sizes": (2,), "offer_quantities": ("",), **status,
     }))  # fmt: skip
 
 
@@ -196,8 +196,9 @@ def test_a_manager_that_is_back_is_told_all_of_its_units(managed: SchedulerDrive
     [
         ({"offer_capabilities": ("gpu=x",)}, "gpu=x"),
         ({"pending_units": ("u",), "pending_offers": (1,)}, "beyond 1 offers"),
-        ({"offer_capabilities": (), "offer_pythons": (), "offer_cloudpickles": (), "unit_sizes": ()},
-         "offers no workers"),
+        ({"offer_quantities": ("license",)}, "give a quantity"),
+        ({"offer_capabilities": (), "offer_pythons": (), "offer_cloudpickles": (), "unit_sizes": (),
+          "offer_quantities": ()}, "offers no workers"),
     ],
 )  # fmt: skip
 def test_a_report_that_contradicts_itself_changes_nothing(

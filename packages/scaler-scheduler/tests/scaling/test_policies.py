@@ -328,3 +328,41 @@ def test_an_offer_of_unknown_python_is_assumed_to_fit(following: ScalingPolicy) 
     unknown = Offer(worker_class=WorkerClass((), None))
     assert asked(following, [work(3)], [manager("cloud", unknown)]) == [3]
     assert asked(following, [work(3, requirement=ON_GPU)], [manager("cloud", unknown)]) == [0]
+
+
+LICENSED = WorkerClass(capabilities({"license": 2}), PYTHON, ("license",), (2,))
+ON_LICENSE = Requirement(capabilities({"license": 1}), PYTHON)
+
+
+def licensed(joined: int = 0, starting: int = 0) -> Offer:
+    """Hosts of eight workers, which have two licenses together."""
+    return Offer(worker_class=LICENSED, unit_size=8, joined=joined, starting=starting)
+
+
+def test_there_are_as_many_units_as_have_what_tasks_take(following: ScalingPolicy) -> None:
+    assert asked(following, [work(6, 6000.0, ON_LICENSE)], [manager("a", licensed(8))]) == [24]
+
+
+def test_workers_beside_those_that_take_it_are_for_others(following: ScalingPolicy) -> None:
+    assert asked(following, [work(6, 6000.0, ON_LICENSE), work(18, 18_000.0)], [manager("a", licensed())]) == [24]
+
+
+def test_a_task_that_takes_all_of_a_unit_needs_one_of_its_own(following: ScalingPolicy) -> None:
+    both = Requirement(capabilities({"license": 2}), PYTHON)
+    assert asked(following, [work(3, 3000.0, both)], [manager("a", licensed())]) == [24]
+
+
+def test_hosts_are_kept_for_what_they_have_and_not_for_their_workers(following: ScalingPolicy) -> None:
+    demands, managers = [work(0, requirement=ON_LICENSE, running=4)], [manager("a", licensed(24))]
+    asked(following, demands, managers)
+    assert asked(following, demands, managers, 2 * COOLDOWN) == [16]
+
+
+def test_no_more_is_started_than_the_cluster_lets_run(following: ScalingPolicy) -> None:
+    snapshot = CapacitySnapshot(
+        demands=(work(100, 100_000.0, ON_LICENSE),),
+        managers=(manager("a", Offer(worker_class=LICENSED)),),
+        cluster=(("license", 2),),
+    )
+    [target] = following.decide(snapshot, 0.0)
+    assert target.workers == (2,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from scaler_io.service.base import SERVICE_OPTIONS, ServiceOptions
@@ -45,6 +46,17 @@ def output_size(text: str) -> int:
     if number > OUTPUT_BYTES:
         raise ValueError(f"{text} is more than is kept of a task, {OUTPUT_BYTES >> 10}KiB")
     return number
+
+
+def refuse_contradicting_offers(each: Mapping[str, int], together: Mapping[str, int], gpus: Sequence[str]) -> None:
+    """Raises UsageError for what workers cannot offer both each and together."""
+    if both := each.keys() & together:
+        raise UsageError(
+            f"--host-capabilities: {min(both)} is in --per-worker-capabilities, too: give it as what each worker "
+            "offers, or as what all of them have together"
+        )
+    if gpus and GPU in {*each, *together}:
+        raise UsageError(f"--gpus: workers that see a GPU offer {GPU}=1 by that; leave {GPU} out of capabilities")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +129,7 @@ class ClusterConfig(ServiceOptions):
                 f"--time-limit-seconds {self.time_limit_seconds:g} leaves no time to work before draining and handing "
                 f"over, which may take {leaving:g} s: raise it or lower --drain-timeout-seconds"
             )
-        if both := self.per_worker_capabilities.keys() & self.host_capabilities:
-            raise UsageError(
-                f"--host-capabilities: {min(both)} is in --per-worker-capabilities, too: give it as what each worker "
-                "offers, or as what all of them have together"
-            )
-        if self.gpus and GPU in {*self.per_worker_capabilities, *self.host_capabilities}:
-            raise UsageError(f"--gpus: workers that see a GPU offer {GPU}=1 by that; leave {GPU} out of capabilities")
+        refuse_contradicting_offers(self.per_worker_capabilities, self.host_capabilities, self.gpus)
         if self.gpus and VISIBLE in dict(self.env):
             raise UsageError(f"--gpus: it says which GPU each worker sees; leave {VISIBLE} out of --env")
         for name in self.worker_names:

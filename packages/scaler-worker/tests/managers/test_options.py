@@ -20,15 +20,24 @@ def options(*words: str) -> NativeOptions:
 def test_a_unit_is_given_what_the_manager_was_given() -> None:
     given = options(
         "-wpu", "3", "-mtc", "9", "-pwc", "gpu=1,linux", "-wtqs", "7", "-dts", "9.5", "--preload", "a:b",
-        "-wsa", "tcp://10.0.0.1:2345", "-osa", "tcp://10.0.0.1:2346",
+        "-wsa", "tcp://10.0.0.1:2345", "-osa", "tcp://10.0.0.1:2346", "-hc", "license=2",
     )  # fmt: skip
     unit = CLUSTER.read(given.unit_words("grid-1"), {})
     assert (str(unit.address), unit.num_of_workers, unit.worker_manager_id, unit.unit_id) == (
         "tcp://10.0.0.1:2345", 3, "grid", "grid-1",
     )  # fmt: skip
     assert unit.per_worker_capabilities == {"gpu": 1, "linux": -1}
+    assert unit.host_capabilities == {"license": 2}
     assert (unit.per_worker_task_queue_size, unit.death_timeout_seconds, unit.preload) == (7, 9.5, "a:b")
     assert str(unit.object_storage_address) == "tcp://10.0.0.1:2346"
+
+
+@pytest.mark.parametrize(("gpus", "quantity"), [("auto", 3), ("0,1", 2), ("0,1,2,3", 3)])
+def test_an_offer_says_what_a_unit_has_a_quantity_of(gpus: str, quantity: int) -> None:
+    given = options("-wpu", "3", "-mtc", "3", "-pwc", "linux", "-hc", "license=2", "--gpus", gpus)
+    assert CLUSTER.read(given.unit_words("grid-1"), {}).gpus == tuple(gpus.split(","))
+    [offer] = given.manager_config("test", poll_seconds=1.0).offers
+    assert offer.capabilities == "gpu=1,license=2,linux" and offer.quantities == f"gpu={quantity},license=2"
 
 
 def test_units_of_this_host_log_where_and_as_the_manager_does_and_units_elsewhere_as_it_does() -> None:
@@ -58,6 +67,8 @@ def test_every_life_of_a_manager_names_its_units_anew() -> None:
         (["-wmi", "a b"], "'a b' is not an id"),
         (["-wmi", ""], "'' is not an id"),
         (["-wpu", "4", "-mtc", "2"], "--workers-per-unit 4 is more than --max-task-concurrency 2"),
+        (["-pwc", "license", "-hc", "license=2"], "license is in --per-worker-capabilities, too"),
+        (["-mtc", "2", "--gpus", "auto"], "each unit on this host would give its workers the same GPUs"),
         (["-mtc", str(2**31)], "2147483648 is more than 2147483647"),
         (["--mode", "elastic"], "'elastic' is not one of dynamic, fixed"),
         (["--mode", "fixed", "-mtc", "-1"], "--mode fixed starts --max-task-concurrency workers, and -1 is no number"),

@@ -537,6 +537,7 @@ class ManagerCore:
             tuple(offer.python for offer in offers),
             tuple(offer.cloudpickle for offer in offers),
             tuple(offer.unit_size for offer in offers),
+            tuple(offer.quantities for offer in offers),
             tuple(unit.name for unit in pending),
             tuple(unit.offer for unit in pending),
             shortened(self._listing_failure or self._failure or self._hindrance(), FAILURE),

@@ -48,6 +48,8 @@ class OfferSpec:
     cloudpickle: str
     unit_size: int
     """Workers of one unit."""
+    quantities: str = ""
+    """Those of the capabilities of which a unit has a quantity, with how much, in the same syntax."""
 
 
 class ProvisionerError(Exception):

@@ -27,15 +27,22 @@ class CapacityView:
         agents = self._state.agents.values()
         managed = {manager.id for manager in reporting}
         unmanaged: dict[WorkerClass, int] = {}
+        sharing: list[tuple[WorkerClass, int]] = []
         for agent in agents:
-            if agent.manager not in managed and agent.workers:
+            if agent.manager in managed or not agent.workers:
+                continue
+            if agent.consumables is not None and agent.consumables.totals:
+                sharing.append((agent.worker_class, agent.workers))
+            else:
                 unmanaged[agent.worker_class] = unmanaged.get(agent.worker_class, 0) + agent.workers
+        cluster = self._state.cluster.totals if self._state.cluster is not None else {}
         return CapacitySnapshot(
             demands=self._demand.count(
                 self._state.waiting.lanes(), chain(self._state.suspects, self._state.exclusive), agents, now
             ),
             managers=tuple(self._manager(manager) for manager in reporting),
-            unmanaged=tuple(unmanaged.items()),
+            unmanaged=(*unmanaged.items(), *sharing),
+            cluster=tuple(cluster.items()),
         )
 
     def _manager(self, manager: ManagerRecord) -> Manager:

@@ -52,11 +52,10 @@ class ClusterShares:
 
     def widened(self, worker_class: WorkerClass) -> WorkerClass:
         """The class of workers with what the cluster offers to all of them."""
-        return replace(
-            worker_class,
-            capabilities=tuple(sorted((*worker_class.capabilities, *self.totals.items()))),
-            consumables=tuple(sorted((*worker_class.consumables, *self.totals))),
-        )
+        own = zip(worker_class.consumables, worker_class.totals, strict=True)
+        names, totals = zip(*sorted((*own, *self.totals.items())), strict=True)
+        capabilities = tuple(sorted((*worker_class.capabilities, *self.totals.items())))
+        return replace(worker_class, capabilities=capabilities, consumables=names, totals=totals)
 
     def conflict(self, names: Iterable[str]) -> str:
         """Why an agent or a worker manager may not offer these capabilities, as text; empty if it may."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from scaler_io.links.events import PeerLost
-from scaler_protocol.capabilities import Capabilities, parse_capabilities
+from scaler_protocol.capabilities import Capabilities, parse_capabilities, parse_quantities
 from scaler_protocol.capacity import DesiredWorkers, ManagerStatus, UnitState
 from scaler_protocol.errors import CapabilityError, ProtocolError
 from scaler_protocol.handshake import Hello
@@ -25,7 +25,7 @@ from scaler_protocol.plurals import counted
 from scaler_scheduler.core.manager_record import ManagerRecord
 from scaler_scheduler.core.records import AgentRecord
 from scaler_scheduler.core.state import SchedulerState
-from scaler_scheduler.requirements import Runtime, WorkerClass
+from scaler_scheduler.requirements import Runtime, WorkerClass, worker_class_of
 
 if TYPE_CHECKING:
     from scaler_scheduler.core.capacity_view import CapacityView
@@ -125,7 +125,13 @@ class Managers:
         manager = self._by_peer.get(peer)
         if manager is None:
             raise ProtocolError("only a worker manager may send this message")
-        offers = zip(status.offer_capabilities, status.offer_pythons, status.offer_cloudpickles, strict=True)
+        offers = zip(
+            status.offer_capabilities,
+            status.offer_quantities,
+            status.offer_pythons,
+            status.offer_cloudpickles,
+            strict=True,
+        )
         try:
             worker_classes = tuple(self._worker_class(*offer) for offer in offers)
         except CapabilityError as error:
@@ -273,11 +279,11 @@ class Managers:
                 del told[unit]
         return changed
 
-    def _worker_class(self, capabilities: str, python: str, cloudpickle: str) -> WorkerClass:
+    def _worker_class(self, capabilities: str, quantities: str, python: str, cloudpickle: str) -> WorkerClass:
         """The class of an offer; raises CapabilityError."""
         offered: Capabilities = tuple(sorted(parse_capabilities(capabilities).items()))
         runtime: Runtime = (_minor(python), _minor(cloudpickle)) if python else None
-        worker_class, cluster = WorkerClass(offered, runtime), self._state.cluster
+        worker_class, cluster = worker_class_of(offered, runtime, parse_quantities(quantities)), self._state.cluster
         if cluster is None:
             return worker_class
         if conflict := cluster.conflict(name for name, _ in offered):

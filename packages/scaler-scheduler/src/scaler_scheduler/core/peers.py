@@ -34,7 +34,7 @@ from scaler_scheduler.core.session_ends import SessionEnds
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.core.task_credits import TaskCredits
 from scaler_scheduler.core.worker_queries import WorkerQueries
-from scaler_scheduler.requirements import WorkerClass, runtime_of
+from scaler_scheduler.requirements import runtime_of, worker_class_of
 
 _ROLES = (Role.CLIENT, Role.AGENT, Role.OPERATOR, Role.MANAGER)
 
@@ -157,10 +157,10 @@ class Peers:
             welcomed = hello.peer_incarnation == self._state.incarnation
             unsent = frozenset() if welcomed else frozenset(self._state.agents[peer].runs)
             self._agent_lost(peer, "it began anew", now, charged=False, unsent=unsent)
-        worker_class = WorkerClass(
+        worker_class = worker_class_of(
             tuple(sorted(zip(hello.capability_names, hello.capability_values, strict=True))),
             runtime_of(hello),
-            tuple(sorted(hello.consumable_names)),
+            dict(zip(hello.consumable_names, hello.consumable_totals, strict=True)),
         )
         if self._state.cluster is not None:
             worker_class = self._state.cluster.widened(worker_class)

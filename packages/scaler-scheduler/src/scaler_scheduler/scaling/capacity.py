@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.capacity import NO_LIMIT
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_scheduler.requirements import Requirement, WorkerClass
@@ -69,7 +70,12 @@ class CapacitySnapshot:
     managers: tuple[Manager, ...] = ()
     """Their ids differ."""
     unmanaged: tuple[tuple[WorkerClass, int], ...] = ()
-    """Workers that no connected manager started: started by hand, or their manager is away. Not the draining ones."""
+    """Workers that no connected manager started: started by hand, or their manager is away. Not the draining ones.
+
+    Those that have quantities together are a row each.
+    """
+    cluster: Capabilities = ()
+    """Quantities that the whole cluster has; worker classes name them, too."""
 
 
 @dataclass(frozen=True, slots=True)

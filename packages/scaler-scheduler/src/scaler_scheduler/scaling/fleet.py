@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import groupby
 
+from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import MANAGED
 from scaler_scheduler.requirements import Requirement, WorkerClass, is_met_by_offer
 from scaler_scheduler.scaling.capacity import CapacitySnapshot, Manager, Offer
 from scaler_scheduler.scaling.control_law import PendingAges, RecentPeak, late_seconds
-from scaler_scheduler.scaling.filling import Room
+from scaler_scheduler.scaling.filling import Room, Stock
 from scaler_scheduler.scaling.rules import Rule
 
 OfferKey = tuple[str, int, WorkerClass, int]
@@ -67,6 +69,21 @@ class Supply:
     budget: ManagerBudget | None = None
     """None if it is unmanaged."""
     history: OfferHistory = field(default_factory=lambda: OfferHistory(0.0))
+    quantities: Capabilities = ()
+    """What the workers of a unit have together."""
+
+    def stock(self, workers: int) -> Stock:
+        """So many of its workers."""
+        return Stock().add(workers, self.unit_size, self.quantities)
+
+    def share_of(self, requirement: Requirement | None) -> Capabilities:
+        """What a task takes of the quantities of its unit: of three licenses, one that needs two takes all."""
+        if requirement is None or not self.quantities:
+            return ()
+        totals = dict(self.quantities)
+        return tuple(
+            (name, totals[name] // max(1, totals[name] // wanted)) for name, wanted in requirement.part_of(totals)
+        )
 
     def can_run(self, requirement: Requirement) -> bool:
         """Whether its workers meet a requirement."""
@@ -135,12 +152,19 @@ class Fleet:
         self.budgets = [_budget(manager, rules) for manager in snapshot.managers]
         self.offered = [
             [
-                _supply(offer, budget, histories[budget.manager.id, place, offer.worker_class, offer.unit_size], now)
+                _supply(
+                    offer,
+                    budget,
+                    histories[budget.manager.id, place, offer.worker_class, offer.unit_size],
+                    _quantities(offer.worker_class, snapshot.cluster),
+                    now,
+                )
                 for place, offer in enumerate(budget.manager.offers)
             ]
             for budget in self.budgets
         ]
-        unmanaged = [Supply(worker_class, workers) for worker_class, workers in snapshot.unmanaged]
+        unmanaged = [_unmanaged(*row, snapshot.cluster) for row in snapshot.unmanaged]
+        self._cluster = dict(snapshot.cluster)
         managed = [supply for supplies in self.offered for supply in supplies]
         self.supplies = sorted([*unmanaged, *managed], key=lambda supply: supply.rank)
 
@@ -148,8 +172,25 @@ class Fleet:
         """The supplies whose workers meet a requirement, by rank."""
         return [supply for supply in self.supplies if supply.can_run(requirement)]
 
+    def most_at_once(self, requirement: Requirement) -> float:
+        """How many tasks of a requirement can run at one time, by what the whole cluster has."""
+        share = requirement.part_of(self._cluster)
+        return min((self._cluster[name] // wanted for name, wanted in share), default=math.inf)
 
-def _supply(offer: Offer, budget: ManagerBudget, history: OfferHistory, now: float) -> Supply:
+
+def _quantities(worker_class: WorkerClass, cluster: Capabilities) -> Capabilities:
+    """What a unit of such workers has together, without what is the cluster's."""
+    totals = zip(worker_class.consumables, worker_class.totals, strict=True)
+    names = {name for name, _ in cluster}
+    return tuple((name, total) for name, total in totals if name not in names)
+
+
+def _unmanaged(worker_class: WorkerClass, workers: int, cluster: Capabilities) -> Supply:
+    quantities = _quantities(worker_class, cluster)
+    return Supply(worker_class, workers, unit_size=workers if quantities else 1, quantities=quantities)
+
+
+def _supply(offer: Offer, budget: ManagerBudget, history: OfferHistory, quantities: Capabilities, now: float) -> Supply:
     starting = _whole(offer.starting, offer.unit_size)
     late = _whole(history.pending.older(now, late_seconds(budget.manager.startup_seconds)), offer.unit_size)
     budget.late += late
@@ -161,6 +202,7 @@ def _supply(offer: Offer, budget: ManagerBudget, history: OfferHistory, now: flo
         offer.unit_size,
         budget,
         history,
+        quantities,
     )
 
 

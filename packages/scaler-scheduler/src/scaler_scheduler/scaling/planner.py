@@ -17,14 +17,15 @@ units that are draining. A need that nobody can meet orders nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.plurals import counted
 from scaler_scheduler.requirements import Requirement
 from scaler_scheduler.scaling.capacity import CapacitySnapshot, Demand, Manager, Target
 from scaler_scheduler.scaling.control_law import COOLDOWN_SECONDS, TARGET_SECONDS, keep_seconds
-from scaler_scheduler.scaling.filling import Room, UnitBin, pour
+from scaler_scheduler.scaling.filling import Room, Stock, UnitBin, pour
 from scaler_scheduler.scaling.fleet import Fleet, ManagerBudget, Need, OfferHistory, OfferKey, Supply
 from scaler_scheduler.scaling.reasons import notes
 from scaler_scheduler.scaling.rules import Rule
@@ -79,12 +80,14 @@ class LawPolicy:
     def _ordered(self, needs: Sequence[Need], supplies: Sequence[Supply], now: float) -> dict[Supply, int]:
         """Workers to start in addition, by supply."""
         bins = {
-            supply: UnitBin(supply.unit_size, supply.budget.room if supply.budget else Room(0), supply.total)
+            supply: UnitBin(
+                supply.unit_size, supply.budget.room if supply.budget else Room(0), supply.total, supply.quantities
+            )
             for supply in supplies
         }
-        there = {supply: float(supply.joined) for supply in supplies}
-        coming = {supply: float(supply.expected) for supply in supplies}
-        late = {supply: float(supply.late if supply.able else 0) for supply in supplies}
+        there = {supply: supply.stock(supply.joined) for supply in supplies}
+        coming = {supply: supply.stock(supply.expected) for supply in supplies}
+        late = {supply: supply.stock(supply.late if supply.able else 0) for supply in supplies}
         stuck_since = {}
         for need in needs:
             startup = _startup(need, now)
@@ -93,11 +96,11 @@ class LawPolicy:
             rest = _meet(rest, coming, worth)
             amount = unmet = min(rest.seconds / TARGET_SECONDS, rest.tasks)
             for rank in need.ranks():
-                unmet = pour(unmet, [bins[supply] for supply in rank if supply.able and not supply.late])
+                unmet = pour(unmet, _of(need, [supply for supply in rank if supply.able and not supply.late], bins))
             rest = _meet(rest, late, worth)
             unmet = max(0.0, min(rest.seconds / TARGET_SECONDS, rest.tasks) - (amount - unmet))
             for rank in need.ranks():
-                unmet = pour(unmet, [bins[supply] for supply in rank if supply.able and supply.late])
+                unmet = pour(unmet, _of(need, [supply for supply in rank if supply.able and supply.late], bins))
             if need.requirement is not None and need.is_stuck and 0 < unmet == amount:
                 stuck_since[need.requirement] = self._stuck_since.get(need.requirement, now)
                 if now - stuck_since[need.requirement] >= self._cooldown:
@@ -135,22 +138,29 @@ class LawPolicy:
 
 def _kept(needs: Sequence[Need], supplies: Sequence[Supply]) -> dict[Supply, int]:
     """How many workers of what there is are needed now, by supply."""
-    bins = {supply: UnitBin(supply.unit_size, Room(supply.total - supply.late)) for supply in supplies}
-    late = {supply: UnitBin(supply.unit_size, Room(supply.late)) for supply in supplies}
+    bins = {
+        supply: UnitBin(supply.unit_size, Room(supply.total - supply.late), quantities=supply.quantities)
+        for supply in supplies
+    }
+    late = {supply: UnitBin(supply.unit_size, Room(supply.late), quantities=supply.quantities) for supply in supplies}
     for need in needs:
         amount = min(need.tasks, max(need.seconds / TARGET_SECONDS, need.busy))
         for chosen in (bins, late):
             for rank in need.ranks():
-                amount = pour(amount, [chosen[supply] for supply in rank])
+                amount = pour(amount, _of(need, rank, chosen))
     return {supply: bins[supply].opened + late[supply].opened for supply in supplies}
 
 
-def _meet(need: Need, workers: dict[Supply, float], worth: Mapping[Supply, float]) -> Need:
+def _of(need: Need, supplies: Iterable[Supply], bins: Mapping[Supply, UnitBin]) -> dict[UnitBin, Capabilities]:
+    """The bins of these supplies, with what a task takes of the quantities there."""
+    return {bins[supply]: supply.share_of(need.requirement) for supply in supplies}
+
+
+def _meet(need: Need, stocks: Mapping[Supply, Stock], worth: Mapping[Supply, float]) -> Need:
     """Use up workers, each worth so many seconds of work; returns what is left of the need."""
     tasks, seconds = need.tasks, need.seconds
     for supply in need.supplies:
-        used = min(workers[supply], tasks, seconds / worth[supply])
-        workers[supply] -= used
+        used = stocks[supply].use(min(tasks, seconds / worth[supply]), supply.share_of(need.requirement))
         tasks, seconds = tasks - used, seconds - used * worth[supply]
     return Need(need.requirement, need.supplies, tasks, seconds)
 

@@ -34,17 +34,19 @@ class EachRequirement:
     """The aim of `capability`: workers for each requirement, from those that can run it."""
 
     def needs(self, demands: Sequence[Demand], fleet: Fleet) -> list[Need]:
-        """One need per demand."""
-        return [
-            Need(
-                demand.requirement,
-                fleet.able_to_run(demand.requirement),
-                demand.tasks + demand.running,
-                outstanding_seconds(demand),
-                demand.running,
-            )
-            for demand in demands
-        ]
+        """One need per demand; no larger than what can run at one time."""
+        return [self._need(demand, fleet) for demand in demands]
+
+    @staticmethod
+    def _need(demand: Demand, fleet: Fleet) -> Need:
+        most = fleet.most_at_once(demand.requirement)
+        return Need(
+            demand.requirement,
+            fleet.able_to_run(demand.requirement),
+            min(most, demand.tasks + demand.running),
+            min(most * TARGET_SECONDS, outstanding_seconds(demand)),
+            demand.running,
+        )
 
     def summary(self, demands: Sequence[Demand], manager: Manager) -> str:
         """The outstanding work that this manager's workers could do, even if others get it."""
@@ -54,12 +56,15 @@ class EachRequirement:
 class WholeCluster:
     """The aim of `vanilla`: all work is one demand, shared by all who can run some of it.
 
-    A worker for one task of each requirement comes first, so a task that nobody else can run has a worker.
+    A worker for one task of each requirement comes first, so a task that nobody else can run has a worker. Requirements
+    for which a worker is not enough, because they take of quantities, are needs of their own.
     """
 
     def needs(self, demands: Sequence[Demand], fleet: Fleet) -> list[Need]:
         """One task's worth of each demand, and the rest of all."""
-        firsts = [need for need in EachRequirement().needs(demands, fleet) if need.tasks and need.supplies]
+        every = [need for need in EachRequirement().needs(demands, fleet) if need.tasks and need.supplies]
+        sharing = [need for need in every if any(supply.share_of(need.requirement) for supply in need.supplies)]
+        firsts = [need for need in every if need not in sharing]
         useful = {supply for need in firsts for supply in need.supplies}
         rest = Need(None, [supply for supply in fleet.supplies if supply in useful])
         for need in firsts:
@@ -68,7 +73,7 @@ class WholeCluster:
             rest.seconds += need.seconds - seconds
             rest.busy += need.busy - busy
             need.tasks, need.seconds, need.busy = 1, seconds, busy
-        return [*firsts, rest]
+        return [*sharing, *firsts, rest]
 
     def summary(self, demands: Sequence[Demand], manager: Manager) -> str:
         """The outstanding work that this manager's workers could do, even if others get it."""

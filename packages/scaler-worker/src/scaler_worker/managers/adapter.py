@@ -18,7 +18,7 @@ from scaler_io.provisioning.provisioner import Provisioner, UnitPhase
 from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
 from scaler_protocol.ids import new_incarnation
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_worker.managers.native import NativeProvisioner, cluster_command
+from scaler_worker.managers.native import NativeProvisioner, cluster_command, refuse_shared_gpus
 from scaler_worker.managers.options import ManagerOptions, manager_id
 
 LOGGER: Final = logging.getLogger("scaler")
@@ -35,6 +35,10 @@ class AdapterOptions(ManagerOptions):
     port: int
     auth_token: str | None
     leave_units: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        ManagerOptions.__post_init__(self)
+        refuse_shared_gpus(self, several=self.max_task_concurrency != self.workers_per_unit)
 
 
 class AdapterAnswer(NamedTuple):
@@ -151,7 +155,7 @@ class WorkerAdapter:
                 "status": "ok",
                 "max_worker_groups": most // size if most >= 0 else -1,
                 "workers_per_group": size,
-                "base_capabilities": options.per_worker_capabilities,
+                "base_capabilities": {**options.per_worker_capabilities, **options.host_capabilities},
                 "worker_groups": [{"worker_group_id": id, "worker_manager_id": self._managers[id]} for id in groups],
             },
         )

@@ -38,10 +38,20 @@ class NativeOptions(ManagerOptions):
 
     def __post_init__(self) -> None:
         ManagerOptions.__post_init__(self)
+        refuse_shared_gpus(self, several=self.mode == "dynamic" and self.max_task_concurrency != self.workers_per_unit)
         if self.mode == "fixed" and self.max_task_concurrency < 0:
             raise UsageError(
                 "--mode fixed starts --max-task-concurrency workers, and -1 is no number of workers: say how many"
             )
+
+
+def refuse_shared_gpus(options: ManagerOptions, *, several: bool) -> None:
+    """Raises UsageError if several units on this host would give their workers the same GPUs."""
+    if options.gpus and several:
+        raise UsageError(
+            "--gpus: each unit on this host would give its workers the same GPUs: have one unit, with "
+            "--workers-per-unit as --max-task-concurrency"
+        )
 
 
 UNITS_END_TOO: Final = Refusal(

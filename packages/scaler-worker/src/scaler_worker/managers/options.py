@@ -16,10 +16,11 @@ from scaler_io.service.base import SERVICE_OPTIONS, ServiceOptions
 from scaler_io.service.cli import Command
 from scaler_io.service.options import REFUSED, Option, Refusal, UsageError, comma_list, whole_number
 from scaler_protocol.addresses import Address
+from scaler_protocol.gpus import AUTO, GPU
 from scaler_protocol.ids import new_incarnation
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_worker.config import COMMAND as CLUSTER_COMMAND
-from scaler_worker.config import WORKERS_LIMIT
+from scaler_worker.config import WORKERS_LIMIT, refuse_contradicting_offers
 
 MOST_WORKERS: Final = 2**31 - 1
 """The limits of the maximum that a manager reports."""
@@ -60,6 +61,8 @@ class ManagerOptions(ServiceOptions):
     drain_timeout_seconds: float
     leave_units: bool
     per_worker_capabilities: dict[str, int]
+    host_capabilities: dict[str, int]
+    gpus: tuple[str, ...]
     per_worker_task_queue_size: int
     heartbeat_interval_seconds: float
     task_timeout_seconds: float
@@ -77,15 +80,19 @@ class ManagerOptions(ServiceOptions):
                 f"--workers-per-unit {self.workers_per_unit} is more than --max-task-concurrency "
                 f"{self.max_task_concurrency}: no unit may be started; lower one or raise the other"
             )
+        refuse_contradicting_offers(self.per_worker_capabilities, self.host_capabilities, self.gpus)
 
     def manager_config(self, kind: str, *, poll_seconds: float, visible_seconds: float = 0.0) -> ManagerConfig:
         """The settings of the manager's core. `poll_seconds` lie between two listings, and a unit that the provider has
         accepted may be missing in listings for `visible_seconds`."""
+        gpus = self.workers_per_unit if self.gpus == (AUTO,) else min(self.workers_per_unit, len(self.gpus))
+        quantities = {**self.host_capabilities, **({GPU: gpus} if gpus else {})}
         offer = OfferSpec(
-            capabilities_text(self.per_worker_capabilities),
+            capabilities_text({**self.per_worker_capabilities, **quantities, **({GPU: 1} if gpus else {})}),
             platform.python_version(),
             cloudpickle.__version__,
             self.workers_per_unit,
+            capabilities_text(quantities),
         )
         return ManagerConfig(
             id=self.worker_manager_id,
@@ -118,6 +125,8 @@ class ManagerOptions(ServiceOptions):
         passed: list[tuple[str, object, object]] = [
             ("--object-storage-address", self.object_storage_address, None),
             ("--per-worker-capabilities", capabilities_text(self.per_worker_capabilities), ""),
+            ("--host-capabilities", capabilities_text(self.host_capabilities), ""),
+            ("--gpus", ",".join(self.gpus), ""),
             ("--preload", self.preload, None),
             ("--keys", self.keys, None),
         ]
@@ -192,6 +201,8 @@ MANAGER_OPTIONS: Final[Sequence[Option]] = (
         _CLUSTER_OPTIONS[name]
         for name in (
             "per_worker_capabilities",
+            "host_capabilities",
+            "gpus",
             "per_worker_task_queue_size",
             "heartbeat_interval_seconds",
             "task_timeout_seconds",
