@@ -158,7 +158,7 @@ def test_every_page_shows_what_the_scheduler_says(
     assert shown(page, "fault").startswith("Traceback") and "in explode" in shown(page, "fault")
 
     found = metrics_of(site)
-    assert [found["scaler_tasks", state] for state in ("waiting", "held", "assigned")] == [4, 0, 2]
+    assert [found["scaler_tasks", state] for state in ("waiting", "held", "queued", "running")] == [4, 0, 0, 2]
     assert found["scaler_graphs_ended_total", ""] == 1 and found["scaler_graphs", ""] == 0
     assert [found["scaler_objects", state] for state in ("memory", "disk", "writing")] == [1, 0, 0]
     assert found["scaler_object_bytes", "memory"] == storage.bytes >= kept.size

@@ -73,7 +73,8 @@ def test_the_page_says_what_the_status_says() -> None:
     found = read(page.port)
     expected = {
         ("scaler_up", ""): 1, ("scaler_scheduler_start_time_seconds", ""): STATUS.at - STATUS.uptime,
-        ("scaler_tasks", "waiting"): 4, ("scaler_tasks", "held"): 1, ("scaler_tasks", "assigned"): 2,
+        ("scaler_tasks", "waiting"): 4, ("scaler_tasks", "held"): 1, ("scaler_tasks", "queued"): 1,
+        ("scaler_tasks", "running"): 1,
         ("scaler_tasks_ended_total", "success"): 10, ("scaler_tasks_ended_total", "cancelled"): 6,
         ("scaler_runs_lost_total", ""): 8, ("scaler_messages_sent_total", "Run"): 9, ("scaler_clients", ""): 1,
         ("scaler_scheduler_cpu_seconds_total", ""): 2.5,
@@ -83,8 +84,9 @@ def test_the_page_says_what_the_status_says() -> None:
         ("scaler_task_run_seconds_count", ""): 7, ("scaler_task_run_seconds_sum", ""): 99.5,
         ("scaler_task_wait_seconds_bucket", "1.0"): 5, ("scaler_task_wait_seconds_sum", ""): 2.5,
         ("scaler_scheduler_resident_memory_bytes", ""): 7,
-        ("scaler_agents", ""): 1, ("scaler_workers", "idle"): 1, ("scaler_workers", "running"): 1,
-        ("scaler_workers", "blocked"): 0, ("scaler_agent_worker_cpu_cores", "vm"): 0.75,
+        ("scaler_agents", ""): 1, ("scaler_workers", "idle"): 1, ("scaler_workers", "busy"): 1,
+        ("scaler_worker_processes", "running"): 1, ("scaler_worker_processes", "blocked"): 0,
+        ("scaler_agent_worker_cpu_cores", "vm"): 0.75,
         ("scaler_agent_worker_resident_memory_bytes", "vm"): 300,
         ("scaler_agent_host_load", "vm"): 1.5, ("scaler_agent_host_free_disk_bytes", "vm"): 13,
         ("scaler_agent_host_free_shared_memory_bytes", "vm"): 14,

@@ -152,7 +152,7 @@ def test_metrics_are_served_where_it_is_asked_for() -> None:
         with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=SECONDS) as answer:
             found = {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
         assert found["scaler_scheduler_resident_memory_bytes"].samples[0].value > 10**7
-        assert [sample.value for sample in found["scaler_tasks"].samples] == [0, 0, 0]
+        assert [sample.value for sample in found["scaler_tasks"].samples] == [0, 0, 0, 0]
         assert started.end() == (0, "")
 
 

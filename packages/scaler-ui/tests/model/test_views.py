@@ -12,7 +12,6 @@ from scaler_protocol.profiles import NO_PROFILE
 from scaler_ui.model import views
 from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.model import MonitorModel
-from scaler_ui.model.tables import worker_sentence
 
 if TYPE_CHECKING:
     from conftest import Publications
@@ -57,17 +56,6 @@ def test_workers_in_pages(model: MonitorModel) -> None:
     page = views.workers(model, PageRequest(order="worker", descending=False, text="RUNNING"), 50.0)
     assert [row["worker"] for row in page.rows] == ["100|vm:1:0"] and page.rows[0]["silence"] == "0 s"
     assert views.workers(model, PageRequest(text="ram=4"), 50.0).rows[0]["silence"] == "12 s (stale)"
-
-
-def test_a_worker_is_asked_what_it_does_now(publications: Publications) -> None:
-    model = publications.model_of(
-        publications.status(1),
-        publications.groups((9, "math:sqrt", 7, 0, "", "")),
-        publications.batch(TaskStep.WAITING, 9, 31),
-        publications.batch(TaskStep.ASSIGNED, 1, 31, first_run=501),
-    )
-    said = [worker_sentence(model, agent, pid) for agent, pid in ((1, 100), (2, 101), (2, 100))]
-    assert said == ["It is running: task 1f math:sqrt", "It is idle.", "It has ended."]
 
 
 def test_clients_functions_and_events(model: MonitorModel) -> None:

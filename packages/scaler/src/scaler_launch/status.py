@@ -13,6 +13,7 @@ from scaler_io.security.keyring import SUBSCRIBER_KEYS, KeyRole
 from scaler_io.service.cli import Command
 from scaler_io.service.options import KEYS, Option, positive_seconds, whole_number
 from scaler_io.transport.own_keys import credentials_for
+from scaler_protocol import status_counts
 from scaler_protocol.addresses import Address
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.manager_rows import manager_rows
@@ -94,14 +95,14 @@ def wait(words: Sequence[str]) -> int:
         status = listening.model.status
         assert status is not None
         until = listening.now + options.timeout_seconds
-        while workers(status) < options.workers:
+        while status_counts.workers(status) < options.workers:
             if listening.now >= until:
                 wanted = counted(options.workers, "worker")
-                print(f"scaler wait: {workers(status)} of {wanted} after {options.timeout_seconds:g} s")
+                print(f"scaler wait: {status_counts.workers(status)} of {wanted} after {options.timeout_seconds:g} s")
                 return 1
             listening.step()
             status = listening.model.status or status
-    print(f"connected: {counted(workers(status), 'worker')}")
+    print(f"connected: {counted(status_counts.workers(status), 'worker')}")
     return 0
 
 
@@ -124,12 +125,6 @@ def listening_to(
         listening.close()
 
 
-def workers(status: MonitorStatus) -> int:
-    """Connected workers that take tasks: those of draining agents do not."""
-    agents = zip(status.agent_workers, status.agent_draining, strict=True)
-    return sum(workers for workers, is_draining in agents if not is_draining)
-
-
 def summary(status: MonitorStatus, found: Sequence[Finding] = ()) -> dict[str, Any]:
     """The status as JSON values: sizes in workers and tasks."""
     names = (
@@ -146,11 +141,12 @@ def summary(status: MonitorStatus, found: Sequence[Finding] = ()) -> dict[str, A
             "uptime_seconds": round(status.uptime, 1),
             "refuses_new_work": status.refusal,
         },
-        "clients": status.sessions,
+        "clients": status_counts.clients(status),
         "tasks": {
             "waiting": status.waiting,
             "held": status.held,
-            "running_or_queued": status.assigned,
+            "queued": status_counts.queued(status),
+            "running": status_counts.running(status),
             "succeeded": status.succeeded,
             "failed": status.raised + status.failed,
             "cancelled": status.cancelled,

@@ -18,12 +18,13 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from scaler_protocol import status_counts
 from scaler_protocol.monitoring import MonitorStatus, StorageStatus
 from scaler_protocol.safe_text import escaped_message
 
 Newest = Callable[[], tuple[MonitorStatus | None, StorageStatus | None]]
 """Returns the last status of the scheduler, None if it is silent, and of object storage."""
-WORKER_STATES = ("starting", "idle", "running", "blocked", "stopping", "draining")
+PROCESS_STATES = ("starting", "idle", "running", "blocked", "stopping", "draining")
 
 
 def families(status: MonitorStatus, storage: StorageStatus | None) -> Iterator[Metric]:
@@ -42,7 +43,7 @@ def families(status: MonitorStatus, storage: StorageStatus | None) -> Iterator[M
         status.received_names,
         status.received_counts,
     )
-    yield GaugeMetricFamily("scaler_clients", "Connected clients.", value=sum(map(bool, status.client_names)))
+    yield GaugeMetricFamily("scaler_clients", "Connected clients.", value=status_counts.clients(status))
     yield from _agents(status)
     yield from _managers(status)
     yield from _functions(status)
@@ -67,8 +68,9 @@ def _scheduler(status: MonitorStatus) -> Iterator[Metric]:
 
 
 def _tasks(status: MonitorStatus) -> Iterator[Metric]:
-    states = ("waiting", "held", "assigned")
-    yield _gauge("scaler_tasks", "Tasks now.", ("state",), states, (status.waiting, status.held, status.assigned))
+    states = ("waiting", "held", "queued", "running")
+    counts = status.waiting, status.held, status_counts.queued(status), status_counts.running(status)
+    yield _gauge("scaler_tasks", "Tasks now.", ("state",), states, counts)
     text = "Tasks that are ready to run, by the capabilities that they need."
     needs = status.waiting_capabilities
     yield _gauge("scaler_waiting_tasks", text, ("capabilities",), needs, status.waiting_tasks)
@@ -102,8 +104,12 @@ def _agents(status: MonitorStatus) -> Iterator[Metric]:
         memory[positions[number]] += rss
     states = Counter(status.worker_states)
     yield GaugeMetricFamily("scaler_agents", "Connected agents.", value=len(positions))
-    counts = [states[number] for number in range(len(WORKER_STATES))]
-    yield _gauge("scaler_workers", "Workers by what they do.", ("state",), WORKER_STATES, counts)
+    busy = status_counts.busy_workers(status)
+    text, workers = "Workers that take tasks.", {"busy": busy, "idle": status_counts.workers(status) - busy}
+    yield _gauge("scaler_workers", text, ("state",), workers, workers.values())
+    text = "Processes of workers by what they do; there are more than workers while tasks wait for tasks of theirs."
+    counts = [states[number] for number in range(len(PROCESS_STATES))]
+    yield _gauge("scaler_worker_processes", text, ("state",), PROCESS_STATES, counts)
     for name, text, combine, values in (
         ("workers", "Workers of the agents of a host.", sum, status.agent_workers),
         ("runs", "Tasks that they have.", sum, status.agent_assigned),

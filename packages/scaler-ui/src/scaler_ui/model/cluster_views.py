@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import asdict
 
 from scaler_protocol.manager_rows import manager_rows
-from scaler_protocol.messages import WorkerState
 from scaler_protocol.monitoring import MonitorStatus
+from scaler_protocol.status_counts import busy_by_agent
 from scaler_protocol.units import duration, size
 from scaler_protocol.waiting import WaitReasons, lacks
 from scaler_ui.model.addresses import PageRequest
@@ -138,6 +138,7 @@ def capacity(model: MonitorModel, request: PageRequest) -> TablePage:
 def _classes(status: MonitorStatus) -> dict[tuple[str, str], Row]:
     classes: dict[tuple[str, str], Row] = {}
     of_agent: dict[int, Row] = {}
+    busy = busy_by_agent(status)
     for number, capabilities, runtime, workers, places, sent in zip(
         status.agents, status.agent_capabilities, status.agent_runtimes, status.agent_workers, status.agent_queue_sizes,
         status.agent_assigned, strict=True,
@@ -145,13 +146,11 @@ def _classes(status: MonitorStatus) -> dict[tuple[str, str], Row]:
         row = of_agent[number] = classes.setdefault((capabilities, runtime), _class(capabilities, runtime))
         row["agents"] += 1
         row["workers"] += workers
+        row["busy"] += busy[number]
         row["tasks"] += sent
         row["places"] += workers * places
-    for number, state, cpu, rss in zip(
-        status.worker_agents, status.worker_states, status.worker_cpus, status.worker_rsses, strict=True
-    ):
+    for number, cpu, rss in zip(status.worker_agents, status.worker_cpus, status.worker_rsses, strict=True):
         row = of_agent[number]
-        row["busy"] += state in (WorkerState.RUNNING, WorkerState.DRAINING)
         row["cpu"] += 100 * cpu
         row["memory"] += rss
     return classes

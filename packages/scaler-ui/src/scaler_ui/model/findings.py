@@ -12,9 +12,10 @@ from statistics import median
 from typing import Final
 
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.messages import Status, WorkerState
+from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import EventKind, MonitorStatus
 from scaler_protocol.plurals import counted
+from scaler_protocol.status_counts import blocked, busy_workers, queued, running, waiting, workers
 from scaler_protocol.units import duration, size
 from scaler_protocol.waiting import WaitReasons
 from scaler_ui.model.estimates import time_left
@@ -24,7 +25,6 @@ from scaler_ui.model.model import (
     Growth,
     MonitorModel,
     RecentRuns,
-    running,
     stale_report_seconds,
 )
 
@@ -92,17 +92,15 @@ def sentence(found: Iterable[Finding]) -> str:
 
 def _progress(model: MonitorModel, status: MonitorStatus) -> Finding:
     """How much work is done, and when it will be."""
-    takers = zip(status.agent_workers, status.agent_draining, strict=True)
-    workers = sum(count for count, is_draining in takers if not is_draining)
-    run, waiting = running(status), status.waiting + status.held
-    busy = min(workers, sum(state == WorkerState.RUNNING for state in status.worker_states))
-    parts = [f"{busy:,} of {counted(workers, 'worker')} busy"]
-    if queued := max(0, status.assigned - run):
-        parts.append(f"{queued:,} queued on hosts")
-    parts.append(f"{waiting:,} waiting" if waiting else "nothing waits")
+    parts = [f"{busy_workers(status):,} of {counted(workers(status), 'worker')} busy"]
+    if parents := blocked(status):
+        parts.append(f"{counted(parents, 'blocked parent')}")
+    if on_hosts := queued(status):
+        parts.append(f"{on_hosts:,} queued on hosts")
+    parts.append(f"{count:,} waiting" if (count := waiting(status)) else "nothing waits")
     if left := time_left(model):
         parts.append(left)
-    if status.assigned or waiting or workers:
+    if status.assigned or count or workers(status):
         return Finding(Severity.NOTE, ", ".join(parts) + ".")
     return Finding(Severity.WARNING, "No worker is connected, and nothing waits.")
 

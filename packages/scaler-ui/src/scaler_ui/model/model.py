@@ -29,6 +29,7 @@ from scaler_protocol.monitoring import (
     TaskStep,
 )
 from scaler_protocol.profiles import PROFILE, Profile, profile_at
+from scaler_protocol.status_counts import queued, running
 from scaler_ui.model.failed_task import LastFailures, TaskFailure
 from scaler_ui.model.graph_edges import EdgeTable
 from scaler_ui.model.minutes import Minutes
@@ -165,11 +166,6 @@ def _forget_oldest(table: dict[K, V], limit: int) -> None:
         del table[next(iter(table))]
 
 
-def running(status: MonitorStatus) -> int:
-    """Tasks that workers run; the other assigned ones are queued on their hosts."""
-    return sum(map(bool, status.worker_runs))
-
-
 def stale_report_seconds(status: MonitorStatus) -> float:
     """Seconds without a report after which the figures of a host are marked as old: hosts report with heartbeats."""
     return max(STALE_SECONDS, 2 * status.heartbeat_seconds)
@@ -303,8 +299,7 @@ class MonitorModel:
         _remember(self.clients, zip(status.client_sessions, status.client_names, strict=True), NAMES)
         ended = status.succeeded + status.raised + status.failed + status.cancelled
         cpu, rss, run = sum(status.worker_cpus), sum(status.worker_rsses), running(status)
-        queued = max(0, status.assigned - run)
-        moment = Moment(status.at, ended, status.waiting, queued, run, cpu, rss, self._timed, self._latency)
+        moment = Moment(status.at, ended, status.waiting, queued(status), run, cpu, rss, self._timed, self._latency)
         self.history.append(moment)
         self.minutes.add(moment, follows=follows)
         self._note_runs(status, since)

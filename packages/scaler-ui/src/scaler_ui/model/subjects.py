@@ -6,14 +6,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.messages import WorkerState
-from scaler_protocol.monitoring import EventKind, MonitorStatus
 from scaler_protocol.units import duration, size
 from scaler_ui.model import cluster_views
 from scaler_ui.model.addresses import PageRequest, address, worker_name
 from scaler_ui.model.failures import failures_of
-from scaler_ui.model.findings import RECENT_SECONDS
 from scaler_ui.model.graph_looks import GraphLook, GraphLooks
+from scaler_ui.model.host_rows import host_rows
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.tables import task_of_run, worker_rows
 from scaler_ui.model.task_table import ENDINGS
@@ -100,7 +98,7 @@ def hosts(model: MonitorModel, request: PageRequest) -> TablePage:
     status = model.status
     if status is None:
         return TablePage([], 0)
-    page = page_of(list(_hosts(model, status).values()), request, ("host", "state"))
+    page = page_of(list(host_rows(model, status).values()), request, ("host", "state"))
     for row in page.rows:
         _write_units(row)
     return page
@@ -116,45 +114,6 @@ def _write_units(host: Row) -> None:
         lag=duration(host["lag"]),
         silence=f"{host['silence']:.0f} s",
     )
-
-
-def _hosts(model: MonitorModel, status: MonitorStatus) -> dict[str, Row]:
-    found: dict[str, Row] = {}
-    of_agent: dict[int, Row] = {}
-    for number, host, workers, assigned, free, load, disk, shared, lag, age in zip(
-        status.agents, status.agent_hosts, status.agent_workers, status.agent_assigned, status.agent_free,
-        status.agent_loads, status.agent_disks_free, status.agent_shared_free, status.agent_round_trips,
-        status.agent_status_ages, strict=True,
-    ):  # fmt: skip
-        row = of_agent[number] = found.setdefault(host, _host(host, "up"))
-        row["agents"] += 1
-        row["workers"] += workers
-        row["tasks"] += assigned
-        row.update(available=free, load=load, disk=disk, shared=shared)
-        row["lag"], row["silence"] = max(lag, row["lag"]), max(age, row["silence"])
-    for number, state, cpu, rss in zip(
-        status.worker_agents, status.worker_states, status.worker_cpus, status.worker_rsses, strict=True
-    ):
-        row = of_agent[number]
-        row["busy"] += state in (WorkerState.RUNNING, WorkerState.BLOCKED, WorkerState.DRAINING)
-        row["cpu"] += 100 * cpu
-        row["memory"] += rss
-    since = status.at - RECENT_SECONDS
-    for event in model.events:
-        if event.time > since and event.kind in (EventKind.WORKER, EventKind.AGENT) and event.subject:
-            row = found.setdefault(event.subject, _host(event.subject, "gone"))
-            row["deaths"] += event.kind == EventKind.WORKER
-    for failure in list(model.failures.values()):
-        if failure.time > since and (host := model.hosts.get(failure.agent)):
-            found.setdefault(host, _host(host, "gone"))["failures"] += 1
-    return found
-
-
-def _host(name: str, state: str) -> Row:
-    counts = (
-        "agents", "workers", "busy", "tasks", "cpu", "memory", "available", "disk", "shared", "deaths", "failures",
-    )  # fmt: skip
-    return {"host": name, "state": state, **dict.fromkeys(counts, 0), "load": 0.0, "lag": 0.0, "silence": 0.0}
 
 
 def runners(model: MonitorModel, host: str, request: PageRequest) -> TablePage:
@@ -191,7 +150,7 @@ def runners(model: MonitorModel, host: str, request: PageRequest) -> TablePage:
 
 def host_facts(model: MonitorModel, host: str) -> Facts | None:
     """What is known about a host; None if no agent of it was heard of."""
-    row = _hosts(model, model.status).get(host) if model.status is not None else None
+    row = host_rows(model, model.status).get(host) if model.status is not None else None
     if row is None:
         return [Fact("state", "gone")] if host in model.hosts.values() else None
     _write_units(row)

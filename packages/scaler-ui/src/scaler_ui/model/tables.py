@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from scaler_protocol import status_counts
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.messages import WorkerState
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_ui.model.findings import findings
-from scaler_ui.model.model import IN_TASK, MonitorModel, running, stale_report_seconds
+from scaler_ui.model.model import IN_TASK, MonitorModel, stale_report_seconds
 
 EVENTS_SHOWN = 20
 STATE_WORDS = {
@@ -94,9 +95,9 @@ def worker_rows(status: MonitorStatus, quiet: float = 0.0) -> list[WorkerRow]:
 def task_counts(status: MonitorStatus) -> dict[str, int]:
     """The number of tasks by state or outcome."""
     return {
-        "unassigned": status.waiting + status.held,
-        "queued": max(0, status.assigned - running(status)),
-        "running": running(status),
+        "unassigned": status_counts.waiting(status),
+        "queued": status_counts.queued(status),
+        "running": status_counts.running(status),
         "success": status.succeeded,
         "failed": status.raised + status.failed,
         "canceled": status.cancelled,
@@ -132,7 +133,9 @@ def fields(model: MonitorModel, now: float) -> dict[str, Any]:
         "scheduler_sent": dict(sorted(zip(status.sent_names, status.sent_counts, strict=True), key=_most)),
         "scheduler_received": dict(sorted(zip(status.received_names, status.received_counts, strict=True), key=_most)),
         "total": {
-            "workers": len(workers),
+            "workers": status_counts.workers(status),
+            "busy": status_counts.busy_workers(status),
+            "processes": len(workers),
             "agents": len(status.agents),
             "agt_cpu": 100 * sum(status.agent_cpus),
             "agt_rss": sum(status.agent_rsses),
@@ -163,16 +166,3 @@ def _function_counts(status: MonitorStatus) -> dict[str, int]:
 def task_of_run(model: MonitorModel, run: int) -> int | None:
     """The row of the task of this run, if the task has not ended."""
     return model.tasks.find_run(run) if run else None
-
-
-def worker_sentence(model: MonitorModel, agent: int, pid: int) -> str:
-    """What a worker does now."""
-    status = model.status
-    if status is not None:
-        columns = status.worker_agents, status.worker_pids, status.worker_states, status.worker_runs
-        for number, process, state, run in zip(*columns, strict=True):
-            if (number, process) == (agent, pid):
-                row = task_of_run(model, run)
-                task = f": task {model.tasks.row(row).id:x} {model.tasks.function_name(row)}" if row is not None else ""
-                return f"It is {STATE_WORDS.get(state, str(state))}{task or '.'}"
-    return "It has ended."

@@ -128,14 +128,27 @@ def keys(width: int) -> list[str]:
     return [*wrap(SHORTCUTS, width), *wrap(KEYS, width)]
 
 
-def total(fields: dict[str, Any], shown: int) -> str:
-    """The line above the workers; an agent counts once."""
+def total(fields: dict[str, Any], shown: int, width: int) -> str:
+    """The line above the workers, with as many sums as fit; an agent counts once."""
     sums = fields["total"]
-    text = (
-        f"Total {sums['workers']:,} worker(s) of {sums['agents']:,} agent(s): agt_cpu {sums['agt_cpu']:.1f}% "
-        f"agt_rss {size(sums['agt_rss'])} cpu {sums['cpu']:.1f}% rss {size(sums['rss'])} sent {sums['sent']:,}"
-    )
-    return text if shown == sums["workers"] else f"{text}, {shown:,} shown"
+    text = f"Total {sums['workers']:,} worker(s)"
+    if sums["processes"] != sums["workers"]:
+        text += f", {sums['processes']:,} processes"
+    text += f" of {sums['agents']:,} agent(s)"
+    if shown != sums["processes"]:
+        text += f", {shown:,} shown"
+    text += ":"
+    for figure in (
+        f"cpu {sums['cpu']:.1f}%",
+        f"rss {size(sums['rss'])}",
+        f"sent {sums['sent']:,}",
+        f"agt_cpu {sums['agt_cpu']:.1f}%",
+        f"agt_rss {size(sums['agt_rss'])}",
+    ):
+        if len(text) + 1 + len(figure) > width:
+            break
+        text += f" {figure}"
+    return text
 
 
 def worker_table(workers: Sequence[dict[str, Any]], view: View, width: int) -> tuple[str, list[str]]:

@@ -9,13 +9,14 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
+from scaler_protocol import status_counts
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.monitoring import EventKind, MonitorStatus
 from scaler_protocol.plurals import counted
 from scaler_protocol.tracebacks import headline
 from scaler_protocol.units import duration, size
 from scaler_ui.model.addresses import PageRequest, worker_name
-from scaler_ui.model.model import MonitorModel, running
+from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.moments import Moment, mean_latency
 from scaler_ui.model.tables import worker_rows
 from scaler_ui.model.task_table import ENDINGS, STATES, TaskRow, TaskSubset
@@ -222,16 +223,16 @@ def figures(model: MonitorModel) -> dict[str, str]:
     return {
         "tasks/s": f"{model.rate:,.0f}",
         "latency": "none" if model.latency is None else duration(model.latency),
-        "waiting": f"{status.waiting + status.held:,}",
-        "queued": f"{max(0, status.assigned - running(status)):,}",
-        "running": f"{running(status):,}",
+        "waiting": f"{status_counts.waiting(status):,}",
+        "queued": f"{status_counts.queued(status):,}",
+        "running": f"{status_counts.running(status):,}",
         "success": f"{status.succeeded:,}",
         "failed": f"{status.raised + status.failed:,}",
         "cancelled": f"{status.cancelled:,}",
         "lost runs": f"{status.lost_runs:,}",
-        "workers": f"{sum(status.agent_workers):,}",
+        "workers": f"{status_counts.workers(status):,}",
         "agents": f"{len(status.agents):,}",
-        "clients": f"{sum(map(bool, status.client_names)):,}",
+        "clients": f"{status_counts.clients(status):,}",
         "cluster cpu": f"{100 * sum(status.worker_cpus):,.0f} %",
         "cluster memory": size(sum(status.worker_rsses)),
         "lag": duration(max(status.agent_round_trips, default=0.0)),

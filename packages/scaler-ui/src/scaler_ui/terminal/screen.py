@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from textwrap import wrap
 from types import FrameType
 from typing import Any, ClassVar
 
@@ -190,7 +189,7 @@ class TopApp(App[None]):
         self._write("findings", "\n".join([*text_view.finding_lines(shown, width, 1 if height < 30 else 4)]))
         self._write("summary", "\n".join(text_view.summary(shown, max(6, height // 3))))
         self._write("keys", "\n".join(["-" * width, *text_view.keys(width), ""]))
-        self._write("total", "\n".join(wrap(text_view.total(shown, len(rows)), width)))
+        self._write("total", text_view.total(shown, len(rows), width))
         header, lines = text_view.worker_table(rows, self.view, width)
         self._write("header", header)
         self._write_body(rows, lines, text_view.side(shown))

@@ -1,0 +1,54 @@
+"""Counts of a MonitorStatus, as all programs and pages show them. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from scaler_protocol.messages import WorkerState
+from scaler_protocol.monitoring import MonitorStatus
+
+
+def running(status: MonitorStatus) -> int:
+    """Tasks that have begun, and not ended; those that wait for tasks of theirs as well."""
+    return sum(map(bool, status.worker_runs))
+
+
+def blocked(status: MonitorStatus) -> int:
+    """Running tasks that wait for tasks of theirs; others run in their place."""
+    return sum(state == WorkerState.BLOCKED for state in status.worker_states)
+
+
+def queued(status: MonitorStatus) -> int:
+    """Tasks that wait on a host for one of its workers."""
+    return max(0, status.assigned - running(status))
+
+
+def waiting(status: MonitorStatus) -> int:
+    """Tasks that no host has, ready ones and those that lack inputs."""
+    return status.waiting + status.held
+
+
+def workers(status: MonitorStatus) -> int:
+    """Workers that take tasks; not the processes of blocked tasks, nor workers that drain."""
+    return sum(status.agent_workers)
+
+
+def busy_by_agent(status: MonitorStatus) -> dict[int, int]:
+    """How many of the workers of each agent are busy, by its number."""
+    processes = Counter(
+        agent
+        for agent, state in zip(status.worker_agents, status.worker_states, strict=True)
+        if state == WorkerState.RUNNING
+    )
+    sizes = zip(status.agents, status.agent_workers, strict=True)
+    return {agent: min(size, processes[agent]) for agent, size in sizes}
+
+
+def busy_workers(status: MonitorStatus) -> int:
+    """How many of the `workers` are busy."""
+    return sum(busy_by_agent(status).values())
+
+
+def clients(status: MonitorStatus) -> int:
+    """Connected clients; not the sessions of tasks that submit tasks, which have no name."""
+    return sum(map(bool, status.client_names))
