@@ -9,7 +9,7 @@ import pytest
 
 from scaler_protocol.monitoring import MonitorHistory, TaskEvents, TaskStep
 from scaler_ui.model.model import PRINTED_CHARACTERS
-from scaler_ui.model.reasons import printed, why
+from scaler_ui.model.reasons import is_to_ask, printed, why
 from scaler_ui.terminal.why import task_id
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ def test_a_task_behind_others(publications: Publications) -> None:
         publications.batch(WAITING, 8, *range(11, 14)),
     )
     assert why(model, 10) == [
-        "it waits behind 3 tasks of priority 5; 6 workers have 2 tasks",
-        "it waits behind 9 tasks of priority 0; 6 workers have 2 tasks",
+        "it waits behind about 3 tasks of priority 5; 6 workers have 2 tasks",
+        "it waits behind about 9 tasks of priority 0; 6 workers have 2 tasks",
     ]
     assert why(model, 11) == ["it is next: 6 workers have 2 tasks"]
-    assert "it waits behind 1 task of priority 0; 6 workers have 2 tasks" in why(model, 2)
+    assert "it waits behind about 1 task of priority 0; 6 workers have 2 tasks" in why(model, 2)
 
 
 def test_what_nobody_can_run_goes_not_first_and_clients_take_turns(publications: Publications) -> None:
@@ -60,9 +60,11 @@ def test_what_nobody_can_run_goes_not_first_and_clients_take_turns(publications:
         publications.batch(WAITING, 9, *range(1, 5)),
     )
     assert why(model, 1) == ["it is next: 6 workers have 2 tasks"]
-    assert why(model, 4) == ["it waits behind 6 tasks of priority 0; 6 workers have 2 tasks"]
+    assert why(model, 4) == ["it waits behind about 6 tasks of priority 0; 6 workers have 2 tasks"]
     assert why(model, 4, ["it waits behind 7 tasks"]) == ["it waits behind 7 tasks"]
     assert why(model, 300)[0].startswith("task 12c is not known")
+    assert why(model, 300, ["it runs on vm:1, for 3 s"]) == ["it runs on vm:1, for 3 s"]
+    assert [is_to_ask(model, task) for task in (1, 300)] == [True, True]
 
 
 def test_no_worker_at_all(publications: Publications) -> None:

@@ -15,19 +15,20 @@ from scaler_ui.model.model import GroupInfo, MonitorModel
 def why(model: MonitorModel, task: int, asked: Sequence[str] = ()) -> list[str]:
     """Sentences about a task: its state, the reason for it, and the events about the task.
 
-    `asked` is what the scheduler itself says of one that waits. Without it the order is estimated.
+    `asked` is what the scheduler itself says of one that has not begun, or that is not known here. Without it the order
+    in which tasks go is estimated.
     """
     status, row = model.status, model.tasks.find(task)
     said = [event.text for event in model.events if event.task == task]
     if row is None or status is None:
         unknown = "it ended before this monitor connected, and is not among the last failures, or was never submitted"
-        return [f"task {task:x} is not known: {unknown}", *said]
+        return [*(asked or [f"task {task:x} is not known: {unknown}"]), *said]
     step = model.tasks.value("step", row)
     if step == TaskStep.WAITING:
         group = model.group_of(row)
         reasons = WaitReasons(status)
         ahead = _behind(model, row, group, reasons)
-        return [*(asked or reasons.why_waiting(group.needs, group.runtime, ahead)), *said]
+        return [*(asked or map(_estimated, reasons.why_waiting(group.needs, group.runtime, ahead))), *said]
     if step == TaskStep.HELD:
         lacks = "its inputs or the body of its function are missing"
         alone = "it is a suspect after the loss of a host, and waits for a host that runs no other suspect"
@@ -54,10 +55,14 @@ def is_known(model: MonitorModel, task: int) -> bool:
     return model.status is not None and model.tasks.find(task) is not None
 
 
-def may_wait(model: MonitorModel, task: int) -> bool:
-    """Whether the scheduler knows better than this monitor why the task has not begun."""
+def is_to_ask(model: MonitorModel, task: int) -> bool:
+    """Whether the scheduler knows better than this monitor why the task has not begun, or where it is."""
     row = model.tasks.find(task)
-    return row is not None and model.tasks.value("step", row) in (TaskStep.WAITING, TaskStep.HELD)
+    return row is None or model.tasks.value("step", row) in (TaskStep.WAITING, TaskStep.HELD)
+
+
+def _estimated(sentence: str) -> str:
+    return sentence.replace("it waits behind ", "it waits behind about ")
 
 
 def _behind(model: MonitorModel, row: int, group: GroupInfo, reasons: WaitReasons) -> list[tuple[int, int]]:

@@ -18,7 +18,7 @@ from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.operations import AskWhy, Reasons
 from scaler_ui.listening import Listening, scheduler_address
 from scaler_ui.model.model import MonitorModel
-from scaler_ui.model.reasons import is_known, may_wait, printed, why
+from scaler_ui.model.reasons import is_known, is_to_ask, printed, why
 
 ANSWER_SECONDS = 2.0
 """How long the scheduler may take to answer."""
@@ -97,9 +97,9 @@ def run_why() -> int:
         listening.wait_for(lambda model: model.is_complete, options.timeout_seconds)
     finally:
         listening.close()
-    asked = _asked(listening.model, options) if may_wait(listening.model, options.task) else ()
+    asked = _asked(listening.model, options) if is_to_ask(listening.model, options.task) else ()
     print("\n".join(why(listening.model, options.task, asked)))
     text = printed(listening.model, options.task)
     if text:
         print(f"it has printed:\n{text}")
-    return 0 if text or is_known(listening.model, options.task) else 1
+    return 0 if text or asked or is_known(listening.model, options.task) else 1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import ServiceKind
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Cancel, Message
-from scaler_protocol.operations import Drain, ProfilePart, TakeProfile
+from scaler_protocol.operations import AskWhy, Drain, ProfilePart, Reasons, TakeProfile
 from scaler_ui.listening import scheduler_address
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.stack_profile import StackProfile
@@ -24,6 +25,8 @@ ACTION_TIMEOUT_SECONDS = 5.0
 IDLE_SECONDS = 60.0
 """Seconds without an action after which the link of a reader is closed."""
 
+ASK_SECONDS = 3.0
+"""Least time between two questions of a reader: an answer may cost the scheduler 50 ms."""
 PROFILE_PATIENCE_SECONDS = 15.0
 """How long the scheduler may take to answer after the end of a profile."""
 PROFILES = 20
@@ -83,6 +86,16 @@ class OperatorActions:
         """Let a worker finish its task and end; raises AddressError as `cancel` does."""
         self._send(Drain(agent, pid), reader)
 
+    def ask_why(self, task: int, reader: str) -> Sequence[str]:
+        """What the scheduler has said of this task; asks it again if that is old. Nothing is said as long as it cannot
+        be asked."""
+        orders, now = self._readers.setdefault(reader, _ReaderOrders()), self._clock()
+        if task != orders.asked or now > orders.asked_at + ASK_SECONDS:
+            if orders.link is None:
+                orders.link, orders.sent_at = self._open(orders, reader), now
+            orders.ask(task, now)
+        return orders.reasons
+
     def take_profile(self, function: str, seconds: float, reader: str) -> None:
         """Have a profile taken, of tasks of this function only unless it is empty; raises AddressError as `cancel`."""
         self._requests += 1
@@ -128,14 +141,16 @@ class OperatorActions:
         """Process the links to the scheduler."""
         now = self._clock()
         for reader, orders in list(self._readers.items()):
-            self._take_parts(orders.turn(now), self._profiles.get(reader))
+            self._take(orders.turn(now), orders, self._profiles.get(reader))
             if now > orders.needed_until:
                 orders.close()
                 del self._readers[reader]
 
     @staticmethod
-    def _take_parts(arrived: list[Message], taken: TakenProfile | None) -> None:
+    def _take(arrived: list[Message], orders: _ReaderOrders, taken: TakenProfile | None) -> None:
         for message in arrived:
+            if isinstance(message, Reasons) and message.task == orders.asked:
+                orders.reasons = message.sentences
             if isinstance(message, ProfilePart) and taken is not None and message.request == taken.request:
                 taken.profile.add(message)
 
@@ -153,6 +168,18 @@ class _ReaderOrders:
         self.link: OperatorLink | None = None
         self.trouble = ""
         self.sent_at = self.needed_until = 0.0
+        self.asked = 0
+        """The task that the reader asks about."""
+        self.asked_at = -math.inf
+        self.reasons: Sequence[str] = ()
+
+    def ask(self, task: int, now: float) -> None:
+        """Ask the scheduler about a task, if there is a link; what it has said of another one is forgotten."""
+        if task != self.asked:
+            self.asked, self.reasons = task, ()
+        self.asked_at, self.needed_until = now, max(self.needed_until, now + IDLE_SECONDS)
+        if self.link is not None:
+            self.link.send(AskWhy(task))
 
     def turn(self, now: float) -> list[Message]:
         if self.link is None:

@@ -25,13 +25,28 @@ _CODES = frozenset({"id", "task", "object", "pid"})
 _WORDS = frozenset({"state", "level"})
 _SENTENCES = frozenset({"text", "why", "error", "message", "reason", "failure"})
 _NAMES = frozenset(
-    {"function", "agent", "worker", "name", "host", "client", "session", "exception", "runtime", "offers", "needs"}
+    {
+        "function",
+        "agent",
+        "worker",
+        "name",
+        "host",
+        "client",
+        "session",
+        "exception",
+        "runtime",
+        "offers",
+        "needs",
+        "where",
+        "capabilities",
+        "manager",
+    }
 )
 """Columns of texts that are cut where they are too long; the whole is shown on hover."""
 _TIMES = frozenset({"time", "since", "ended", "begun", "first", "last"})
 """Columns of seconds since 1970, which the browser shows in the reader's time zone."""
 _TEXTS = _CODES | _WORDS | _SENTENCES | _NAMES | _TIMES | {
-    "where", "capabilities", "itl", "graph", "manager", "kind", "maximum", "pause",
+    "itl", "graph", "kind", "maximum", "pause",
 }  # fmt: skip
 """Columns of text; the others are numbers, which are right-aligned."""
 

@@ -16,7 +16,7 @@ from scaler_ui.model import failures, subjects, views, workload_views
 from scaler_ui.model.addresses import PageRequest, address, read_task, read_worker
 from scaler_ui.model.findings import findings
 from scaler_ui.model.graph_looks import GraphLooks
-from scaler_ui.model.reasons import printed, why
+from scaler_ui.model.reasons import is_to_ask, printed, why
 from scaler_ui.model.subjects import Fact
 from scaler_ui.model.views import TablePage
 from scaler_ui.web.graph_page import fill_graph
@@ -24,7 +24,7 @@ from scaler_ui.web.kinds import COMPARISON, FAILED_TASKS, OTHER_WORKLOADS, RUNNE
 from scaler_ui.web.operator_actions import OperatorActions
 from scaler_ui.web.parts import READ_ONLY, FactList, ServerTable, heading, reader_of_page, subheading
 
-RUN_AGAIN = "To run such a task again, submit it again with client.submit."
+RUN_AGAIN = "To run such a task again: future.retry() in the program that submitted it."
 NOT_KEPT = "Nothing that was kept: scaler_cluster --output-limit-per-task says how much is."
 REFRESH_SECONDS = 1.0
 
@@ -141,10 +141,15 @@ class SubjectPages:
         with ui.card().classes("panel about").props('data-testid="why"'):
             told = ui.label().classes("told").props('data-testid="reasons" role="status"')
             fault, copy = _traceback()
+            again = ui.label(RUN_AGAIN).classes("hint")
+            actions, reader = self._actions, reader_of_page() if self._actions is not None else ""
 
             def tell() -> None:
-                sentences = why(self._model, task)
+                is_asked = actions is not None and is_to_ask(self._model, task)
+                asked = actions.ask_why(task, reader) if actions is not None and is_asked else ()
+                sentences = why(self._model, task, asked)
                 text = self._model.faults.get(task, "")
+                again.set_visibility(task in self._model.failures)
                 told.text = "\n".join(sentence for sentence in sentences if sentence != text)
                 fault.text = text
                 copy.set_visibility(bool(text))
