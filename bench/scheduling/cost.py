@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cluster import FUNCTION, Cluster
-from lone_core import CLIENT, FIRST, SESSION, LoneCore, agent, layers, restart
+from lone_core import CLIENT, FIRST, SESSION, LoneCore, Restart, agent, layers
 from sockets import SocketCluster
 
 from scaler_io.links.events import PeerLost
@@ -189,7 +189,8 @@ CASES: dict[str, tuple[str, str, Callable[[], Figures]]] = {
     "bytes per waiting, assigned, ended task": ("200, 300, 150", "{:.0f}, {:.0f}, {:.0f}", memory),
     "graph of 200,000 nodes, per node": ("7 us, 400 bytes", "{:.1f} us, {:.0f} bytes", lambda: graph(200, 1_000)),
     "restart, 1,000 hosts, 1,000,000 tasks": (
-        "5 s", "{:.1f} s + {:.1f} s CPU, {:,.0f} messages in, {:,.0f} out", lambda: list(restart(1_000, 1_000_000)),
+        "5 s", "{:.1f} s + {:.1f} s CPU, {:,.0f} messages in, {:,.0f} out",
+        lambda: list(Restart(1_000, 1_000_000).work_goes_on()),
     ),
 }  # fmt: skip
 """Name, what is needed, how figures are shown, and the case."""

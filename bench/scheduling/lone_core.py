@@ -13,7 +13,7 @@ from scaler_io.links.events import PeerJoined
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import first_task
-from scaler_protocol.messages import Done, Group, Message, NeedTasks, Reconcile, Release, Resend, Run, Submit
+from scaler_protocol.messages import Done, Group, Message, NeedTasks, Reconcile, Release, Resend, Run, Submit, pieces_of
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
 from scaler_scheduler.core.config import SchedulerConfig
@@ -118,36 +118,59 @@ def layers(depth: int, width: int) -> list[tuple[int, ...]]:
     return needs
 
 
-def restart(hosts: int, tasks: int) -> tuple[float, float, int, int]:
-    """A scheduler that knows nothing meets its peers again, which have `tasks` tasks, of which 16 run on each host.
+RUNNING, KEPT = 16, 20
+"""Tasks that run on each host when the scheduler starts again, and outcomes that the host keeps."""
 
-    Returns virtual and CPU seconds until every host has been given a task that waited, and the messages received and
-    sent until then.
-    """
-    core = LoneCore(hosts, known=EARLIER)
-    core.join(Role.CLIENT, CLIENT, known=EARLIER, session=SESSION)
-    wanted = range(FIRST, FIRST + tasks)
-    for number in range(hosts):
-        mine = wanted[16 * number : 16 * number + 16]
-        runs = range((EARLIER << 40) + 16 * number, (EARLIER << 40) + 16 * number + 16)
-        core.hear(agent(number), Reconcile(mine, runs), 0.1)
-    core.hear(CLIENT, Reconcile(wanted=wanted), 0.1)
-    now, given, received, written, batch = 0.1, set[bytes](), hosts + 1, 0, BATCH
-    while len(given) < hosts:
-        for to, message in core.sent(now):
-            written += 1
+
+class Restart:
+    """A scheduler that knows nothing meets its peers again; each host runs some tasks and keeps some outcomes."""
+
+    def __init__(self, hosts: int, tasks: int) -> None:
+        self.core, self.wanted = LoneCore(hosts, known=EARLIER), range(FIRST, FIRST + tasks)
+        self.hosts = [agent(number) for number in range(hosts)]
+        self.received = self.sent = 0
+        self.given: set[bytes] = set()
+        """Hosts with a task that waited."""
+
+    def work_goes_on(self) -> tuple[float, float, int, int]:
+        """Virtual and CPU seconds until every host has been given a task, and the messages of that time, in and out."""
+        began = now = 0.1
+        self.core.join(Role.CLIENT, CLIENT, known=EARLIER, session=SESSION)
+        for some in pieces_of(self.wanted):
+            self._say(CLIENT, Reconcile(wanted=some), now)
+        for number, host in enumerate(self.hosts):
+            run, kept = self._runs_of(number)
+            self._say(host, Reconcile(run.tasks, range(run.first_run, run.first_run + RUNNING), finished=kept), now)
+        while len(self.given) < len(self.hosts):
+            self._answer(now)
+            if self.core.due() is None:
+                for number, host in enumerate(self.hosts):
+                    self._end(host, self._runs_of(number)[0], now)
+            now = max(now + 0.001, self.core.due() or now)
+        return now - began, self.core.spent, self.received, self.sent
+
+    def _runs_of(self, number: int) -> tuple[Run, range]:
+        """What a host runs since before the restart, and the tasks of which it keeps outcomes."""
+        first = number * (RUNNING + KEPT)
+        tasks, kept = self.wanted[first : first + RUNNING], self.wanted[first + RUNNING : first + RUNNING + KEPT]
+        return Run((EARLIER << 40) + first, (), tasks, Payloads([])), kept
+
+    def _say(self, peer: bytes, message: Message, now: float) -> None:
+        self.core.hear(peer, message, now)
+        self.received += 1
+
+    def _end(self, host: bytes, run: Run, now: float) -> None:
+        self.core.end(host, run, now)
+        self.received += 1
+
+    def _answer(self, now: float) -> None:
+        """Take a turn, and answer as peers do."""
+        for to, message in self.core.sent(now):
+            self.sent += 1
             if isinstance(message, NeedTasks):
-                core.submit(message.tasks, now)
-                received += -(-len(message.tasks) // batch)
+                self.core.submit(message.tasks, now)
+                self.received += -(-len(message.tasks) // BATCH)
             elif isinstance(message, Run):
-                given.add(to)
+                self.given.add(to)
             elif isinstance(message, Resend):
-                raise AssertionError("no host keeps an outcome")
-        if len(given) < hosts:
-            for number in range(hosts):
-                if now > 5.0 and not given:
-                    first = (EARLIER << 40) + 16 * number
-                    core.end(agent(number), Run(first, (), wanted[16 * number : 16 * number + 16], Payloads([])), now)
-                    received += 1
-            now = max(now + 0.001, core.due() or now)
-    return now - 0.1, core.spent, received, written
+                self._end(to, Run((EARLIER << 40) + message.tasks[0] - FIRST, (), message.tasks, Payloads([])), now)

@@ -415,7 +415,7 @@ def test_a_child_that_is_submitted_again_stays_one_child(driver: SchedulerDriver
     for _ in range(20):
         driver.feed(agent, replace(submit(FOREIGN), parent=run))
     record = driver.core.state.find(parent)
-    assert record is not None and record.more().children == [FOREIGN]
+    assert record is not None and record.note().children == [FOREIGN]
 
 
 def test_needs_may_stand_in_any_order(driver: SchedulerDriver) -> None:

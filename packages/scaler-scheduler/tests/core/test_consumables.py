@@ -98,7 +98,7 @@ def test_tasks_that_go_before_others_wait_for_it_too(driver: SchedulerDriver, wa
     if way == "suspect":
         [record] = [driver.core.state.find(task)]
         assert record is not None
-        record.more().suspect = True
+        record.note().suspect = True
         [ahead] = driver.submit(client, **needing())
         driver.done(agent, runs, Status.LOST, describe(WorkerDiedError(charged=False)))
     else:

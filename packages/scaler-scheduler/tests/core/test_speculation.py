@@ -90,8 +90,8 @@ def test_a_second_run_without_an_outcome_costs_nothing(driver: SchedulerDriver, 
     pair = Pair(driver)
     pair.done(1, status, LOST)
     assert not pair.outcomes()
-    extra = driver.core.state.find(pair.task).more()  # type: ignore[union-attr]
-    assert (extra.lost_runs, extra.earlier_runs, extra.second) == (0, 0, None)
+    notes = driver.core.state.find(pair.task).note()  # type: ignore[union-attr]
+    assert (notes.lost_runs, notes.earlier_runs, notes.second) == (0, 0, None)
     pair.done(0)
     assert pair.outcomes() == {pair.task: (Status.VALUE, b"r")}
 
@@ -125,7 +125,7 @@ def test_it_takes_the_place_of_the_first(driver: SchedulerDriver, how: str) -> N
     assert not pair.withdrawn(1) and not driver.runs(pair.agents[1])
     record = driver.core.state.find(pair.task)
     assert record is not None and record.run == pair.second
-    assert record.more().lost_runs == (how in ("lost", "host lost"))
+    assert record.note().lost_runs == (how in ("lost", "host lost"))
     pair.done(1)
     assert pair.outcomes() == {pair.task: (Status.VALUE, b"r")}
 

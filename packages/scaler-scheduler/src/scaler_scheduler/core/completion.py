@@ -132,7 +132,7 @@ class Completion:
             self._state.recorder.ended(record, outcome, profile_of(report, position), report.agent)
         if event_log.measuring:
             event_log.done(agent, (record.id,), (Status.VALUE,), profile_of(report, position))
-        if record.extra is not None and record.extra.children:
+        if record.notes is not None:
             self.end_children(record, now)
         self.dependencies.ended(record, outcome, now)
         session = record.group.session
@@ -234,10 +234,10 @@ class Completion:
             again = self._lost_runs.is_repeated(record, payload)
         elif status == Status.RAISED:
             retries = record.group.group.retries
-            again = bool(retries) and record.more().raised_runs < retries
+            again = bool(retries) and record.note().raised_runs < retries
             if again:
-                record.more().raised_runs += 1
-                record.more().earlier_runs += 1
+                record.note().raised_runs += 1
+                record.note().earlier_runs += 1
         else:
             again = status == Status.CANCELLED  # the agent was shutting down, and the task is still wanted
         if again:
@@ -390,7 +390,7 @@ class Completion:
     ) -> None:
         """The client supplies an input of a task; if the input has no value, the task ends with its outcome."""
         extra = dependent.extra
-        if dependent.state != HELD or extra is None or extra.inputs.get(need, ()) is not None:
+        if dependent.state != HELD or extra is None or need not in extra.needs or need in (extra.given or ()):
             return
         if status == Status.VALUE:
             self.dependencies.give(dependent, need, payload, stored=stored)
@@ -422,19 +422,19 @@ class Completion:
             self.end_children(record, now)
             if record.state != ASSIGNED:  # a faulty peer may have named the task as its own parent
                 continue
-            extra = record.more()
-            extra.give_up(record.run, agent)
+            notes = record.note()
+            notes.give_up(record.run, agent)
             self._lost_runs.count_with_agent(record, blamed, on_workers)
             if self._lost_runs.is_below_limit(record):
                 if not self.speculation.take_over(record, now):
                     again.append(record)
                 continue
             record.state = HELD
-            lost = "its worker" if is_pinned(record) else f"{counted(extra.lost_runs, 'run')}, the last one"
+            lost = "its worker" if is_pinned(record) else f"{counted(notes.lost_runs, 'run')}, the last one"
             error = WorkerDiedError(
                 f"the task lost {lost} with its host {agent.host} ({reason})",
                 host=agent.host,
-                runs=extra.lost_runs,
+                runs=notes.lost_runs,
             )
             self.fail(record, error, now)
         self._state.queue(again, now, first=True)
@@ -462,7 +462,7 @@ class Completion:
         if record.extra is None:
             return []
         self.dependencies.release_inputs(record, now)
-        return record.extra.dependents
+        return list(record.extra.dependents)
 
     def _ask_for_inputs(self, lacking: list[tuple[TaskRecord, int]]) -> None:
         """Ask the owner for the outcomes of tasks that it cancelled: their futures may have been given values."""
@@ -476,9 +476,10 @@ class Completion:
 
     def end_children(self, parent: TaskRecord, now: float) -> None:
         """A run is over: cancel the tasks it submitted that have not ended, and release the others."""
-        if parent.extra is None or not parent.extra.children:
+        notes = parent.notes
+        if notes is None or not notes.children:
             return
-        children, parent.extra.children = parent.extra.children, None
+        children, notes.children = notes.children, None
         for task in children:
             child = self._state.find(task)
             if child is None:
@@ -560,5 +561,5 @@ def _worker_seconds(record: TaskRecord, profile: Profile) -> float:
 
     A run does not occupy one while it waits for its children. That time is unknown, so its CPU time is taken instead.
     """
-    has_children = record.extra is not None and bool(record.extra.children)
+    has_children = record.notes is not None and bool(record.notes.children)
     return (profile.cpu_us if has_children else profile.duration_us) / 1e6

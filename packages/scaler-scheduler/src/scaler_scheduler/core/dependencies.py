@@ -1,7 +1,7 @@
 """Dependencies: which tasks wait for which results, and how long a result is kept for its consumers.
 
 Theory. A task with results of others as inputs is HELD until all have arrived (or ASSIGNED together with the task it
-waits for: see `scaler_scheduler.core.chains`); they stay in its `inputs` until it has ended.
+waits for: see `scaler_scheduler.core.chains`); it keeps them until it has ended.
 A node of a graph states at submission how many tasks will use its result (its `consumers`), whether they have been
 submitted yet or not: its outcome is kept for them, and is forgotten when no consumer is left and its owner has
 released it. An *intermediate* node is one that its client did not request: its value goes to its consumers only. When
@@ -13,6 +13,7 @@ consumers left.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from scaler_protocol.messages import NeedInputs, Status, Submit
@@ -20,6 +21,7 @@ from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_scheduler.core.records import (
     ASSIGNED,
     DONE,
+    FEW_TASKS,
     GONE,
     HELD,
     WAITING,
@@ -57,14 +59,12 @@ class Dependencies:
         _note_consumers(event, records)
         failed: list[tuple[TaskRecord, Outcome]] = []
         lacking: list[tuple[int, int]] = []
+        needs: defaultdict[int, list[int]] = defaultdict(list)
         for position, need in zip(event.dependents, event.needs, strict=True):
-            record = records[position]
-            if record.state != GONE and need not in record.more().inputs:
-                self._depend(session, record, need, failed, lacking)
-        for position in event.dependents:
-            record = records[position]
-            if record.state == HELD and record.extra is not None and not record.extra.missing_inputs:
-                record.state = WAITING
+            needs[position].append(need)
+        for position, found in needs.items():
+            if records[position].state != GONE:
+                self._depend(session, records[position], found, failed, lacking)
         if self._state.event_log.listening:
             self._state.event_log.entered(HELD, [record for record in records if record.state == HELD])
         if lacking:
@@ -75,25 +75,36 @@ class Dependencies:
     def _depend(
         session: SessionRecord,
         record: TaskRecord,
-        need: int,
+        needs: list[int],
         failed: list[tuple[TaskRecord, Outcome]],
         lacking: list[tuple[int, int]],
     ) -> None:
-        record.state = HELD
-        extra, source = record.more(), session.tasks.get(need)
-        if source is not None and source.state != DONE:
-            source.more().dependents.append(record)
-            need = source.id  # share one integer object
-        elif source is not None and source.extra is not None and source.extra.outcome is not None:
-            status, payload, stored = source.extra.outcome
-            if status == Status.VALUE:
-                extra.inputs[need] = (payload, stored)
-                return
-            failed.append((record, source.extra.outcome))
-        else:
-            lacking.append((record.id, need))
-        extra.inputs[need] = None
-        extra.missing_inputs += 1
+        """Record what a task needs; `failed` and `lacking` are added to."""
+        extra, tasks, missing = record.more(), session.tasks, 0
+        known = dict.fromkeys(extra.needs)
+        for need in needs:
+            if need in known:
+                continue
+            source = tasks.get(need)
+            if source is None:
+                known[need] = None
+            else:
+                known[source.id] = None  # shares one integer object
+            if source is not None and source.state != DONE:
+                source.more().add_dependent(record)
+            elif source is not None and source.extra is not None and source.extra.outcome is not None:
+                status, payload, stored = source.extra.outcome
+                if status == Status.VALUE:
+                    extra.given = extra.given or {}
+                    extra.given[need] = (payload, stored)
+                    continue
+                failed.append((record, source.extra.outcome))
+            else:
+                lacking.append((record.id, need))
+            missing += 1
+        extra.needs = tuple(known) if len(known) <= FEW_TASKS else known
+        extra.missing_inputs += missing
+        record.state = HELD if extra.missing_inputs else WAITING
 
     @staticmethod
     def lacking(session: SessionRecord) -> list[tuple[TaskRecord, int]]:
@@ -102,14 +113,15 @@ class Dependencies:
             (record, need)
             for record in session.tasks.values()
             if record.extra is not None and record.extra.missing_inputs
-            for need, given in record.extra.inputs.items()
+            for need, given in record.extra.inputs()
             if given is None and _is_over(session.tasks.get(need))
         ]
 
     def give(self, record: TaskRecord, need: int, payload: bytes, *, stored: bool) -> None:
         """Give a task one of its inputs."""
         extra = record.more()
-        extra.inputs[need] = (payload, stored)
+        extra.given = extra.given or {}
+        extra.given[need] = (payload, stored)
         extra.missing_inputs -= 1
         self._state.budgets.keep(record.group.session, payload)
         if not extra.missing_inputs:
@@ -121,21 +133,26 @@ class Dependencies:
         if extra is None:
             return []
         self._keep(record, extra, outcome, now)
-        dependents, extra.dependents, extra.missing_inputs = extra.dependents, [], 0
-        if extra.inputs:
+        dependents, extra.dependents, extra.missing_inputs = extra.dependents, (), 0
+        if extra.needs:
             self.release_inputs(record, now)
         if outcome[0] != Status.VALUE:
-            return dependents
+            return list(dependents)
         if dependents:
             number, given, ready = record.id, outcome[1:], self._ready
             for dependent in dependents:
-                more = dependent.extra
-                # The client may have supplied it already (NeedInputs).
-                if dependent.state in (HELD, ASSIGNED) and more is not None and more.inputs.get(number, given) is None:
-                    more.inputs[number] = given
-                    more.missing_inputs -= 1
-                    if not more.missing_inputs and dependent.state == HELD:
-                        ready.append(dependent)
+                more, state = dependent.extra, dependent.state
+                if more is None or state not in (HELD, ASSIGNED):
+                    continue
+                if more.given is None:
+                    more.given = {number: given}
+                elif number in more.given:  # the client has supplied it (NeedInputs)
+                    continue
+                else:
+                    more.given[number] = given
+                more.missing_inputs -= 1
+                if not more.missing_inputs and state == HELD:
+                    ready.append(dependent)
         return []
 
     def _keep(self, record: TaskRecord, extra: TaskExtra, outcome: Outcome, now: float) -> None:
@@ -152,11 +169,11 @@ class Dependencies:
         idle = [record]
         while idle:
             consumer = idle.pop()
-            if consumer.extra is None or not consumer.extra.inputs:
+            if consumer.extra is None or not consumer.extra.needs:
                 continue
-            inputs, consumer.extra.inputs = consumer.extra.inputs, {}
+            needs, consumer.extra.needs, consumer.extra.given = consumer.extra.needs, (), None
             tasks = consumer.group.session.tasks
-            for need in inputs:
+            for need in needs:
                 source = tasks.get(need)
                 if source is None or source.extra is None:
                     continue
@@ -207,10 +224,12 @@ class Dependencies:
         """Assert the invariants; for tests."""
         for record in session.tasks.values():
             if (extra := record.extra) is not None:
-                assert extra.missing_inputs == list(extra.inputs.values()).count(None), f"{record.id:x} {extra}"
-                assert not extra.missing_inputs or record.state in (HELD, ASSIGNED), f"{record.id:x} {extra}"
+                missing = [need for need, given in extra.inputs() if given is None]
+                assert extra.missing_inputs == len(missing), f"{record.id:x} {extra.missing_inputs} {missing}"
+                assert not missing or record.state in (HELD, ASSIGNED), f"{record.id:x} {missing}"
+                assert not extra.given or extra.given.keys() <= set(extra.needs), f"{record.id:x} {extra.given}"
                 if record.state == DONE:
-                    assert not extra.inputs and not extra.dependents, f"{record.id:x} {extra}"
+                    assert not extra.needs and not extra.dependents, f"{record.id:x}"
                     assert not extra.intermediate or extra.consumers > 0, f"{record.id:x} is kept without consumers"
 
 

@@ -168,7 +168,7 @@ def _why_held(state: SchedulerState, task: TaskRecord) -> str:
     if task.group.lane.calls_missing:
         return "call"
     if extra is not None and extra.is_apart:
-        return "exclusive" if extra.exclusive else "suspect"
+        return "exclusive" if extra.is_exclusive else "suspect"
     if task in state.pinned:
         return "pinned"
     return "function_bytes"
@@ -177,7 +177,7 @@ def _why_held(state: SchedulerState, task: TaskRecord) -> str:
 def _held_row(state: SchedulerState, task: TaskRecord, reason: str) -> Row:
     row: Row = {"reason": reason, **_task(state, task.id)}
     if reason == "inputs":
-        missing = [need for need, value in islice(task.more().inputs.items(), CHILDREN_LOOKED) if value is None]
+        missing = [need for need, value in islice(task.more().inputs(), CHILDREN_LOOKED) if value is None]
         row["missing_inputs"] = task.more().missing_inputs
         row["waits_for"] = [_task(state, need) for need in missing[:AWAITED]]
     elif reason == "function_bytes":
@@ -229,7 +229,7 @@ def _blocked_parents(state: SchedulerState) -> Row:
     rows: list[Row] = []
     for agent, run in islice(blocked, PARENTS):
         task = agent.runs[run]
-        children = (task.extra.children if task.extra is not None else None) or []
+        children = (task.notes.children if task.notes is not None else None) or []
         open_children = [child for child in islice(children, CHILDREN_LOOKED) if _is_open(state, child)]
         rows.append(
             {

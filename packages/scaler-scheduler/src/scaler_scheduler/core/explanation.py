@@ -54,13 +54,13 @@ def why(state: SchedulerState, status: MonitorStatus, task: int, now: float) -> 
 def _why_held(state: SchedulerState, record: TaskRecord) -> str:
     extra = record.extra
     if extra is not None and extra.missing_inputs:
-        missing = [need for need, value in extra.inputs.items() if value is None]
+        missing = [need for need, value in extra.inputs() if value is None]
         named = ", ".join(f"{need:x} {_short_state(state, need)}" for need in islice(missing, NEEDS))
         return f"it is held: it needs the results of {counted(extra.missing_inputs, 'task')}: {named}"
     if record.group.lane.calls_missing:
         return "it is held: the scheduler was started again, and its client must send the call again"
     if extra is not None and extra.is_apart:
-        if extra.exclusive:
+        if extra.is_exclusive:
             return "it is held: it has used too much memory, and waits for a host of its own"
         return "it is held: it may have ended a host, and waits for a host that runs no other such task"
     if record in state.pinned:

@@ -128,9 +128,9 @@ class Intake:
             if _has_last_node(event):
                 self._state.graph_arrived(session, graph)
         if parent is not None:
-            extra = parent.more()
-            extra.children = extra.children or []
-            extra.children += [record.id for record in chain(new, met)]
+            notes = parent.note()
+            notes.children = notes.children or []
+            notes.children += [record.id for record in chain(new, met)]
         if not plain:
             for position in event.stored:
                 records[position].more().stored = True

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from scaler_protocol.objects import OBJECT_ID_BYTES, SHARED_BYTES, Reference
 from scaler_scheduler.core.exclusive import is_reserved
-from scaler_scheduler.core.records import AgentRecord, TaskRecord
+from scaler_scheduler.core.records import AgentRecord, TaskExtra, TaskRecord
 
 LOCAL_BYTES = SHARED_BYTES
 OBJECTS_LIMIT = 16_384
@@ -25,7 +25,6 @@ OBJECTS_LIMIT = 16_384
 _HOSTS_LIMIT = 16
 """Hosts remembered for one object."""
 
-Inputs = Mapping[int, tuple[bytes, bool] | None]
 Plan = Mapping[AgentRecord, list[TaskRecord]]
 
 
@@ -77,7 +76,7 @@ class Locality:
             for agent, tasks in plan.items():
                 for task in tasks:
                     if task.extra is not None:
-                        for reference in _stored_inputs(task.extra.inputs):
+                        for reference in _stored_inputs(task.extra):
                             if reference[:OBJECT_ID_BYTES] in self._hosts_by_object:
                                 self.add_location(reference, agent.host)
 
@@ -88,14 +87,14 @@ class Locality:
         """Planned tasks of which another host has more input bytes, with the bytes by host."""
         for agent, tasks in plan.items():
             for task in tasks:
-                if task.extra is not None and task.extra.inputs and not task.extra.missing_inputs:
-                    sizes = self._bytes_by_host(task.extra.inputs)
+                if task.extra is not None and task.extra.given and not task.extra.missing_inputs:
+                    sizes = self._bytes_by_host(task.extra)
                     if sizes and sizes[agent.host] < max(sizes.values()):
                         yield agent, task, sizes
 
-    def _bytes_by_host(self, inputs: Inputs) -> Counter[str]:
+    def _bytes_by_host(self, task: TaskExtra) -> Counter[str]:
         sizes: Counter[str] = Counter()
-        for reference in _stored_inputs(inputs):
+        for reference in _stored_inputs(task):
             for host in self._hosts_by_object.get(reference[:OBJECT_ID_BYTES], ()):
                 sizes[host] += Reference.unpack(reference).size
         return sizes
@@ -118,8 +117,7 @@ class Locality:
             candidates = exchange.candidates[agent] = [
                 task
                 for task in exchange.plan.get(agent, ())
-                if task.extra is None
-                or not (task.extra.missing_inputs or self._bytes_by_host(task.extra.inputs)[agent.host])
+                if task.extra is None or not (task.extra.missing_inputs or self._bytes_by_host(task.extra)[agent.host])
             ]
         while candidates and candidates[-1] in exchange.moved:
             candidates.pop()
@@ -173,11 +171,11 @@ class _Exchange:
         yield from self._additions.get(agent, ())
 
 
-def _stored_inputs(inputs: Inputs) -> Iterator[bytes]:
+def _stored_inputs(task: TaskExtra) -> Iterator[bytes]:
     """The packed references among the inputs that have arrived."""
-    for found in inputs.values():
-        if found is not None and found[1]:
-            yield found[0]
+    for payload, is_reference in (task.given or {}).values():
+        if is_reference:
+            yield payload
 
 
 def _chains(tasks: Iterable[TaskRecord]) -> Sequence[list[TaskRecord]]:

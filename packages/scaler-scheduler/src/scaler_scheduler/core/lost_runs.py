@@ -24,40 +24,40 @@ class LostRuns:
         A run that used too much memory is not charged: the first time, the task runs again, alone on a host. Neither is
         one that had ended when its worker died.
         """
-        extra, error = record.more(), restore(payload)
-        extra.earlier_runs += 1
+        notes, error = record.note(), restore(payload)
+        notes.earlier_runs += 1
         if is_pinned(record):
-            extra.lost_runs += 1
+            notes.lost_runs += 1
             return False
         if isinstance(error, MemoryLimitError):
-            first, extra.exclusive = not extra.exclusive, True
+            first, notes.exclusive = not notes.exclusive, True
             return first
         if error.details.get("charged") is False:
             return True
-        extra.lost_runs += 1
+        notes.lost_runs += 1
         self._state.event_log.lost_runs += 1
         return self.is_below_limit(record)
 
     def count_with_agent(self, record: TaskRecord, blamed: Blame, on_workers: AbstractSet[int]) -> None:
         """Count a run that was lost with its agent."""
-        extra = record.more()
-        before = extra.lost_runs, extra.shared_losses, extra.earlier_runs
+        notes = record.note()
+        before = notes.lost_runs, notes.shared_losses, notes.earlier_runs
         self._state.event_log.lost_runs += record.run in blamed.running
         if record.run in on_workers:
-            extra.earlier_runs += 1
-            extra.counted = record.run
+            notes.earlier_runs += 1
+            notes.counted = record.run
         if record.run in blamed.charged:
-            extra.lost_runs += 1
-            extra.charged, extra.suspect = record.run, True
+            notes.lost_runs += 1
+            notes.charged, notes.suspect = record.run, True
         elif record.run in blamed.suspected:
-            extra.shared_losses += record.run in blamed.running
-            extra.suspect = True
-        if self._state.recorder is not None and before != (extra.lost_runs, extra.shared_losses, extra.earlier_runs):
+            notes.shared_losses += record.run in blamed.running
+            notes.suspect = True
+        if self._state.recorder is not None and before != (notes.lost_runs, notes.shared_losses, notes.earlier_runs):
             self._state.recorder.attempts(record)
 
     def is_below_limit(self, record: TaskRecord) -> bool:
         """Whether the task may run again after the runs that were charged to it."""
-        return not is_pinned(record) and record.more().lost_runs < self._state.config.lost_run_limit
+        return not is_pinned(record) and record.note().lost_runs < self._state.config.lost_run_limit
 
 
 def too_often(record: TaskRecord, payload: bytes) -> bytes:
@@ -67,7 +67,7 @@ def too_often(record: TaskRecord, payload: bytes) -> bytes:
         return payload
     if is_pinned(record):
         return payload
-    runs = record.extra.lost_runs if record.extra else 1
+    runs = record.notes.lost_runs if record.notes else 1
     limit = WorkerDiedError(f"{error} ({counted(runs, 'run')} lost; that is the limit)")
     limit.details = {**error.details, "runs": runs}
     return describe(limit)

@@ -147,15 +147,15 @@ class NamedSessions:
 
     def _supply(self, session: SessionRecord, record: TaskRecord, now: float) -> None:
         """The client will not send the inputs that it was asked for: supply kept outcomes instead, or errors."""
-        inputs = record.extra.inputs if record.extra is not None else {}
-        for need in [need for need, given in inputs.items() if given is None]:
+        inputs = record.extra.inputs() if record.extra is not None else ()
+        for need in [need for need, given in inputs if given is None]:
             source = session.tasks.get(need)
             if source is None or source.state == DONE:
                 missing = ObjectNotFoundError(f"the client left before it sent the result of task {need:x}")
                 status, payload, stored = self._outcome(session, need) or (Status.FAILED, describe(missing), False)
                 self._completion.supply(record, need, status, payload, now, stored=stored)
-            elif record not in (dependents := source.more().dependents):  # its task came after the question
-                dependents.append(record)
+            elif record not in source.more().dependents:  # its task came after the question
+                source.more().add_dependent(record)
 
     @staticmethod
     def _outcome(session: SessionRecord, task: int) -> tuple[int, bytes, bool] | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections import Counter, OrderedDict, deque
+from collections.abc import Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import field
 from enum import IntEnum
@@ -33,6 +33,8 @@ class TaskState(IntEnum):
 
 
 GIVEN_UP_RUNS = 8
+FEW_TASKS = 16
+"""So many inputs and dependents of a task are in tuples, which take a third of what lists and dictionaries do."""
 AGE_SECONDS, AGE_SHARE = 0.01, 128
 """How exactly the age of waiting tasks is known: within AGE_SECONDS, and this share of the oldest age of the lane."""
 SMOOTHING = 0.2
@@ -43,6 +45,8 @@ WAITING, HELD, ASSIGNED, DONE, GONE, SECOND = (int(state) for state in TaskState
 
 Outcome = tuple[int, bytes, bool]
 """Status, payload, and whether that is a reference."""
+Given = tuple[bytes, bool]
+"""An input of a task: payload, and whether that is a reference."""
 KeptOutcome = tuple[Outcome, bytes, str]
 """Outcome, profile, and the name of the agent."""
 LaneKey = tuple[int, int, Requirement, "AgentRecord | None"]
@@ -240,10 +244,10 @@ class GraphRecord:
         self.open += len(tasks)
         for task in tasks:
             task.more().graph = self
-            function = task.group.function
-            if function not in self.counts:
-                self.counts[function] = NodeCounts()
-            self.counts[function].submitted += 1
+        for group, submitted in Counter([task.group for task in tasks]).items():
+            if group.function not in self.counts:
+                self.counts[group.function] = NodeCounts()
+            self.counts[group.function].submitted += submitted
 
     def end(self, task: TaskRecord, status: int) -> bool:
         """Count a node that ended with this status; returns whether it was the last one."""
@@ -420,10 +424,9 @@ class FunctionRecord(_Referable):
 
 
 @dataclass(slots=True, eq=False)
-class TaskExtra:
-    """Fields that few tasks need."""
+class RunNotes:
+    """What is known of a task's runs beside the current one, and what these have submitted: little of few tasks."""
 
-    stored: bool = False
     lost_runs: int = 0
     shared_losses: int = 0
     """Runs lost with an agent when it is unknown which run ended it: see `scaler_scheduler.core.suspects`."""
@@ -436,28 +439,14 @@ class TaskExtra:
     """The run that was counted as lost with its agent; discounted if the agent comes back with it."""
     given_up: tuple[tuple[int, bytes], ...] = ()
     """The last GIVEN_UP_RUNS runs lost with their agents, with the agents' identities; an agent may come back with its
-    run. No deque: an empty one takes 600 bytes, and each node of a graph has this record."""
+    run."""
     raised_runs: int = 0
     earlier_runs: int = 0
     """Runs that were on a worker before the task was queued again, whether they are charged to it or not."""
     counted: int = 0
     """The last of these that was given up with its agent; discounted if the agent comes back with it."""
-    missing_inputs: int = 0
-    """Inputs that have not arrived."""
-    inputs: dict[int, tuple[bytes, bool] | None] = field(default_factory=dict)
-    """By task that makes it: payload, and whether that is a reference; None until it has arrived."""
-    dependents: list[TaskRecord] = field(default_factory=list)
     children: list[int] | None = None
-    """Tasks that it has submitted: few do, and an empty list takes 56 bytes of each node of a graph."""
-    graph: GraphRecord | None = None
-    consumers: int = 0
-    """Tasks of its graph that use its result and have not ended."""
-    intermediate: bool = False
-    """Whether its result is for other nodes only: the client did not ask for it."""
-    owner_waits: bool = True
-    """Whether the owner must release the outcome before it is forgotten."""
-    outcome: Outcome | None = None
-    """How it ended; kept as long as it has consumers."""
+    """Tasks that it has submitted."""
     second: TaskRecord | None = None
     """Its second run: see `scaler_scheduler.core.speculation`."""
     lost_seconds: int = 0
@@ -467,18 +456,72 @@ class TaskExtra:
         """A run was lost with its agent, which may come back with it."""
         self.given_up = (*self.given_up[1 - GIVEN_UP_RUNS :], (run, agent.peer))
 
+
+class TaskExtra:
+    """Fields that few tasks need beside nodes of graphs, of which there may be millions."""
+
+    __slots__ = (
+        "consumers", "dependents", "given", "graph", "intermediate", "missing_inputs", "needs", "notes", "outcome",
+        "owner_waits", "stored",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.stored = False
+        self.needs: Collection[int] = ()
+        """The tasks that make its inputs."""
+        self.given: dict[int, Given] | None = None
+        """The inputs that have arrived; None if none have."""
+        self.missing_inputs = 0
+        """Inputs that have not arrived."""
+        self.dependents: Sequence[TaskRecord] = ()
+        """Tasks that need its result, until it has ended; a list if they are many."""
+        self.graph: GraphRecord | None = None
+        self.consumers = 0
+        """Tasks of its graph that use its result and have not ended."""
+        self.intermediate = False
+        """Whether its result is for other nodes only: the client did not ask for it."""
+        self.owner_waits = True
+        """Whether the owner must release the outcome before it is forgotten."""
+        self.outcome: Outcome | None = None
+        """How it ended; kept as long as it has consumers."""
+        self.notes: RunNotes | None = None
+
+    def add_dependent(self, task: TaskRecord) -> None:
+        """This task needs its result."""
+        dependents = self.dependents
+        if isinstance(dependents, list):
+            dependents.append(task)
+        elif len(dependents) < FEW_TASKS:
+            self.dependents = (*dependents, task)
+        else:
+            self.dependents = [*dependents, task]
+
+    def inputs(self) -> Iterator[tuple[int, Given | None]]:
+        """The tasks that make its inputs, each with the input, or None until that has arrived."""
+        return zip(self.needs, map((self.given or {}).get, self.needs), strict=True)
+
     def results(self) -> Iterator[bytes]:
         """The payloads that are kept for this task and for those that need it."""
         if self.outcome is not None:
             yield self.outcome[1]
-        for given in self.inputs.values():
-            if given is not None:
-                yield given[0]
+        for payload, _ in (self.given or {}).values():
+            yield payload
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it may have ended its host."""
+        return self.notes is not None and self.notes.suspect
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether it runs alone on a host."""
+        return self.notes is not None and self.notes.exclusive
 
     @property
     def is_apart(self) -> bool:
         """Whether the task, if it is not on an agent, is a suspect or exclusive, and lacks no input."""
-        return (self.suspect or self.exclusive) and not self.missing_inputs
+        notes = self.notes
+        return notes is not None and (notes.suspect or notes.exclusive) and not self.missing_inputs
 
 
 class TaskRecord:
@@ -504,6 +547,18 @@ class TaskRecord:
             self.extra = TaskExtra()
         return self.extra
 
+    def note(self) -> RunNotes:
+        """What is known of its runs, to be changed."""
+        extra = self.more()
+        if extra.notes is None:
+            extra.notes = RunNotes()
+        return extra.notes
+
+    @property
+    def notes(self) -> RunNotes | None:
+        """What is known of its runs; None if nothing is."""
+        return self.extra.notes if self.extra is not None else None
+
     @property
     def is_call_missing(self) -> bool:
         """Whether, since a restart, its call has not been submitted again, and no agent runs it."""
@@ -512,7 +567,8 @@ class TaskRecord:
     @property
     def attempt(self) -> int:
         """The number of the current (or next) run, from 1."""
-        return 1 + (self.extra.earlier_runs if self.extra is not None else 0)
+        notes = self.notes
+        return 1 + (notes.earlier_runs if notes is not None else 0)
 
 
 @dataclass(slots=True, eq=False)

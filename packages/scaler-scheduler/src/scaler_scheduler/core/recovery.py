@@ -187,14 +187,14 @@ class Recovery:
             self._state.leave_apart(record)
         else:
             self._state.waiting.remove(record)
-        if extra is not None:
-            extra.suspect = False  # its host is alive
-            if extra.charged == run:
-                extra.lost_runs -= 1  # it was not lost
-                extra.charged = 0
-            if extra.counted == run:
-                extra.earlier_runs -= 1
-                extra.counted = 0
+        if (notes := record.notes) is not None:
+            notes.suspect = False  # its host is alive
+            if notes.charged == run:
+                notes.lost_runs -= 1  # it was not lost
+                notes.charged = 0
+            if notes.counted == run:
+                notes.earlier_runs -= 1
+                notes.counted = 0
         self._set_running(agent, record, run)
         return True
 
@@ -210,7 +210,7 @@ class Recovery:
         if self._state.assigned_before.get(record.id) == (agent.peer, run):
             return True
         if self._state.is_own(run) or (self._knows_all and not record.group.session.nested):
-            return record.extra is not None and (run, agent.peer) in record.extra.given_up
+            return record.notes is not None and (run, agent.peer) in record.notes.given_up
         return agent.returning and record.id <= record.group.session.last_wanted
 
     def keeps(self, agent: AgentRecord, task: int, run: int, status: int) -> bool:
@@ -319,7 +319,7 @@ class Recovery:
             agent, run = self._state.assigned_before.pop(task)
             record = self._state.find(task)
             if record is not None and record.state == HELD:
-                record.more().given_up = ((run, agent),)
+                record.note().given_up = ((run, agent),)
                 lost.append(record)
         self._state.queue(lost, now)
 

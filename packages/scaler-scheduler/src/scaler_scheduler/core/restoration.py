@@ -26,7 +26,7 @@ from scaler_scheduler.core.state import SchedulerState
 
 
 class Attempts(NamedTuple):
-    """The counters of a task's earlier runs; the fields are those of TaskExtra."""
+    """The counters of a task's earlier runs; the fields are those of RunNotes."""
 
     task: int
     lost_runs: int
@@ -145,10 +145,10 @@ class Restoration:
         """Runs of a task had ended without an outcome."""
         record = self._state.find(attempts.task)
         if record is not None and record.state != DONE:
-            extra = record.more()
-            extra.lost_runs, extra.shared_losses = attempts.lost_runs, attempts.shared_losses
-            extra.raised_runs, extra.earlier_runs = attempts.raised_runs, attempts.earlier_runs
-            extra.suspect, extra.exclusive = attempts.suspect, attempts.exclusive
+            notes = record.note()
+            notes.lost_runs, notes.shared_losses = attempts.lost_runs, attempts.shared_losses
+            notes.raised_runs, notes.earlier_runs = attempts.raised_runs, attempts.earlier_runs
+            notes.suspect, notes.exclusive = attempts.suspect, attempts.exclusive
 
     def labelled(self, number: int, task: int, label: str) -> bool:
         """A task of a named session was named; returns whether the session is known."""
@@ -195,7 +195,7 @@ class Restoration:
 
         While nodes of a graph are still to come, all rows about its submission are there.
         """
-        needed = Counter(need for record in session.tasks.values() if record.extra for need in record.extra.inputs)
+        needed = Counter(need for record in session.tasks.values() if record.extra for need in record.extra.needs)
         nodes = [
             (task, extra)
             for task, record in session.tasks.items()

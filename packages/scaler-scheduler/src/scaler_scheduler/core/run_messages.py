@@ -72,7 +72,7 @@ def names_released(agent: AgentRecord, tasks: Iterable[TaskRecord]) -> bool:
     """Whether the agent may keep an old outcome of one of these tasks, or of one that they need: it was made anew."""
     released = agent.released
     return bool(released) and any(
-        task.id in released or (task.extra is not None and not released.keys().isdisjoint(task.extra.inputs))
+        task.id in released or (task.extra is not None and not released.keys().isdisjoint(task.extra.needs))
         for task in tasks
     )
 
@@ -82,8 +82,8 @@ def message_parts(tasks: list[TaskRecord]) -> Iterator[list[TaskRecord]]:
     start, size = 0, 0
     for position, task in enumerate(tasks):
         weight = len(task.call)
-        if task.extra is not None and task.extra.inputs:
-            weight += sum(len(found[0]) for found in task.extra.inputs.values() if found is not None)
+        if task.extra is not None and task.extra.given:
+            weight += sum([len(payload) for payload, _ in task.extra.given.values()])
         if position > start and (size + weight > MESSAGE_LIMIT or position - start >= _RUN_TASKS):
             yield tasks[start:position]
             start, size = position, 0
@@ -100,8 +100,8 @@ def _extra_columns(tasks: Sequence[TaskRecord]) -> dict[str, Any]:
     stored: list[int] = []
     pending: list[int] = []
     for position, task in enumerate(tasks):
-        if task.extra is not None:
-            for need, found in task.extra.inputs.items():
+        if task.extra is not None and task.extra.needs:
+            for need, found in task.extra.inputs():
                 payload, is_stored = found or (b"", False)
                 if found is None:
                     pending.append(len(inputs))

@@ -5,7 +5,7 @@ be slow, or hang. Where the client allows it (its function has no effects), and 
 could run, the run that is late for longest gets a *second* run on such a worker: of another host if one is idle, of
 another agent in any case. The first outcome of user code counts, and the other run is withdrawn.
 
-A second run is a record of its own, in its agent's table of runs only, and `TaskExtra.second` of its task refers to it:
+A second run is a record of its own, in its agent's table of runs only, and `RunNotes.second` of its task refers to it:
 
     its task has ended, or is not wanted            withdrawn: SECOND --> GONE, as the stand-in of the run
     it ended with VALUE or RAISED                   that is the outcome of the task, whose first run is withdrawn
@@ -151,30 +151,30 @@ class Speculation:
     def over(self, second: TaskRecord, now: float, *, lost: bool = False) -> None:
         """A second run ended without an outcome, was returned, or was `lost` with its agent, which may come back."""
         task = self._task_of(second)
-        extra = task.more()
-        extra.lost_seconds += 1
-        if extra.lost_seconds < self._state.config.lost_run_limit:
+        notes = task.note()
+        notes.lost_seconds += 1
+        if notes.lost_seconds < self._state.config.lost_run_limit:
             self._watch(task, now)
         self._take_off(task, second, now)
         if lost and second.agent is not None:
-            extra.give_up(second.run, second.agent)
+            notes.give_up(second.run, second.agent)
         self._end_children(second, now)
 
     def take_over(self, task: TaskRecord, now: float) -> bool:
         """The run of a task is over without an outcome: its second one, if any, takes its place; returns whether."""
-        second, extra = _second_of(task), task.extra
-        if second is None or extra is None or second.agent is None:
+        second, notes = _second_of(task), task.notes
+        if second is None or notes is None or second.agent is None:
             return False
-        if extra.exclusive:
+        if notes.exclusive:
             self.stop(task, now)
             return False
         began = self.groups[task.group].seconds.pop(second)
-        agent, extra.second, second.state = second.agent, None, GONE
+        agent, notes.second, second.state = second.agent, None, GONE
         task.state, task.agent, task.run, task.cost = ASSIGNED, agent, second.run, second.cost
         agent.runs[task.run] = task
-        if second.extra is not None:
-            extra.children, second.extra.children = second.extra.children, None
-        if extra.suspect:
+        if second.notes is not None:
+            notes.children, second.notes.children = second.notes.children, None
+        if notes.suspect:
             self._state.suspects.moved(agent, task)
         if self._state.event_log.listening:
             self._state.event_log.assigned(agent, task.run, (task.id,))
@@ -185,7 +185,7 @@ class Speculation:
 
     def _take_off(self, task: TaskRecord, second: TaskRecord, now: float) -> None:
         """A second run is over: count what it took."""
-        task.more().second, second.state = None, GONE
+        task.note().second, second.state = None, GONE
         group = self.groups[task.group]
         group.times.spend(now - group.seconds.pop(second))
         self._forget_if_empty(task.group, group)
@@ -282,12 +282,9 @@ class Speculation:
         second.state, second.agent = SECOND, agent
         if task.extra is not None:
             more = second.more()
-            more.stored, more.inputs, more.earlier_runs = (
-                task.extra.stored,
-                dict(task.extra.inputs),
-                task.extra.earlier_runs,
-            )
-        task.more().second = second
+            more.stored, more.needs, more.given = task.extra.stored, task.extra.needs, dict(task.extra.given or {})
+            second.note().earlier_runs = task.attempt - 1
+        task.note().second = second
         group = self.groups[task.group]
         _, began = group.watched.pop(task)
         group.seconds[second] = now
@@ -313,7 +310,7 @@ class Speculation:
 
 
 def _second_of(task: TaskRecord) -> TaskRecord | None:
-    return task.extra.second if task.extra is not None else None
+    return task.notes.second if task.notes is not None else None
 
 
 def _may_run_twice(task: TaskRecord) -> bool:
@@ -323,4 +320,6 @@ def _may_run_twice(task: TaskRecord) -> bool:
         return False
     if extra is None:
         return True
-    return not (extra.second or extra.children or extra.missing_inputs or extra.suspect or extra.exclusive)
+    if extra.missing_inputs or extra.is_apart:
+        return False
+    return extra.notes is None or not (extra.notes.second or extra.notes.children)

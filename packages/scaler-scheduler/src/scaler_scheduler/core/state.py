@@ -207,7 +207,7 @@ class SchedulerState:
         """The task cannot wait in a lane, since it lacks inputs or must run apart from others."""
         task.state = HELD
         if extra.is_apart:
-            (self.exclusive if extra.exclusive else self.suspects).add(task)
+            (self.exclusive if extra.is_exclusive else self.suspects).add(task)
         if self.event_log.listening:
             self.event_log.entered(HELD, (task,))
 

@@ -38,7 +38,7 @@ def blame(agent: AgentRecord, unsent: AbstractSet[int]) -> Blame:
     """The runs that may have ended this agent; it cannot have received those that are `unsent`."""
     running = agent.on_workers(unsent)
     exposed = running | agent.unreported(unsent)
-    suspects = {run for run in exposed if (extra := agent.runs[run].extra) is not None and extra.suspect}
+    suspects = {run for run in exposed if (notes := agent.runs[run].notes) is not None and notes.suspect}
     if suspects:
         return Blame(running, suspects, set())
     charged = running if len(running) == 1 else set()
@@ -67,18 +67,18 @@ class Suspects:
     def moved(self, agent: AgentRecord, task: TaskRecord) -> None:
         """A suspect goes on as another run, which this agent has already."""
         if not _has_suspect(agent):
-            agent.suspect, task.more().seen = task, 0.0
+            agent.suspect, task.note().seen = task, 0.0
 
     def reported(self, agent: AgentRecord, now: float) -> None:
         """An agent has reported its runs: clear its suspect if that has passed its probation."""
         task = agent.suspect
         if task is None or not _is_suspect_of(agent, task) or task.run not in agent.running:
             return
-        extra = task.more()
-        if not extra.seen:
-            extra.seen = now
-        elif now - extra.seen >= PROBATION_SECONDS * 2 ** (extra.lost_runs + extra.shared_losses - 1):
-            extra.suspect, agent.suspect = False, None
+        notes = task.note()
+        if not notes.seen:
+            notes.seen = now
+        elif now - notes.seen >= PROBATION_SECONDS * 2 ** (notes.lost_runs + notes.shared_losses - 1):
+            notes.suspect, agent.suspect = False, None
             self._is_new = True
 
     def assign(self, agents: Iterable[AgentRecord], *, changed: bool) -> Iterator[tuple[AgentRecord, TaskRecord]]:
@@ -96,7 +96,7 @@ class Suspects:
             able = (at for at in reversed(range(len(free))) if can_take(free[at], requirement))
             if (at := next(able, None)) is not None:
                 agent = free.pop(at)
-                agent.suspect, task.more().seen = task, 0.0
+                agent.suspect, task.note().seen = task, 0.0
                 del self._waiting[task]
                 yield agent, task
 
@@ -111,4 +111,4 @@ def _has_suspect(agent: AgentRecord) -> bool:
 
 def _is_suspect_of(agent: AgentRecord, task: TaskRecord) -> bool:
     extra = task.extra
-    return task.state == ASSIGNED and task.agent is agent and extra is not None and extra.suspect
+    return task.state == ASSIGNED and task.agent is agent and extra is not None and extra.is_suspect

@@ -94,15 +94,15 @@ def unpack_run(body: bytes) -> tuple[bytes, int, Sequence[int]]:
 
 def pack_attempts(record: TaskRecord) -> bytes:
     """Write the counters of a task's earlier runs."""
-    extra = record.more()
+    notes = record.note()
     return _ATTEMPTS.pack(
         record.id,
-        extra.lost_runs,
-        extra.shared_losses,
-        extra.raised_runs,
-        extra.earlier_runs,
-        extra.suspect,
-        extra.exclusive,
+        notes.lost_runs,
+        notes.shared_losses,
+        notes.raised_runs,
+        notes.earlier_runs,
+        notes.suspect,
+        notes.exclusive,
     )
 
 
