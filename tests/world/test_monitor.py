@@ -85,10 +85,10 @@ class WorldMonitor:
     def _compare(self) -> None:
         state, tasks, status = self._world.scheduler.core.state, self.model.tasks, self.model.status
         known = {
-            task.id: STEPS[task.state]
+            task: STEPS[entry.state]
             for session in state.sessions.values()
-            for task in session.tasks.values()
-            if task.state != DONE
+            for task, entry in session.tasks.items()
+            if entry.state != DONE
         }
         seen = {tasks.value("id", row): tasks.value("step", row) for row in live_rows(tasks)}
         assert seen == known
@@ -111,9 +111,11 @@ class WorldMonitor:
         for session in self._world.scheduler.core.state.sessions.values():
             for graph in session.graphs.values():
                 nodes = [
-                    task for task in session.tasks.values() if task.extra is not None and task.extra.graph is graph
+                    (task, entry.extra)
+                    for task, entry in session.tasks.items()
+                    if entry.extra is not None and entry.extra.graph is graph
                 ]
-                needs = {(task.id, need) for task in nodes if task.extra is not None for need in task.extra.inputs}
+                needs = {(task, need) for task, extra in nodes for need in extra.needs}
                 known = self.model.graphs.find(graph.number)
                 pairs = set(zip(*known.pairs(graph.size), strict=True)) if known is not None else set()
                 assert needs <= {(graph.first + node, graph.first + need) for node, need in pairs}

@@ -54,8 +54,8 @@ class TinyMonitor:
                     else:
                         self.steps[task] = step
         sessions = (*state.sessions.values(), *state.ended_sessions)
-        tasks = [task for session in sessions for task in session.tasks.values()]
-        assert self.steps == {task.id: STEPS[task.state] for task in tasks if task.state != DONE}
+        tasks = [entry for session in sessions for entry in session.tasks.items()]
+        assert self.steps == {task: STEPS[entry.state] for task, entry in tasks if entry.state != DONE}
 
 
 @dataclass

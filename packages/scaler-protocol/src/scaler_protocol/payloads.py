@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import overload
 
 
@@ -55,6 +55,20 @@ class Payloads(Sequence[bytes]):
             else:
                 self._parts = [frame[at:end] for at, end in zip([0, *ends], ends, strict=False)]
         return self._parts
+
+    def some(self, begin: int, end: int, offset: int) -> tuple[Sequence[bytes], int]:
+        """The parts from `begin` to `end`, which start at an offset of the frame, and the offset where they end.
+
+        The other parts are not made.
+        """
+        if self._parts is not None:
+            parts = self._parts[begin:end]
+            return parts, offset + sum(map(len, parts))
+        assert self._frame is not None and self._lengths is not None
+        frame, ends = self._frame, list(accumulate(self._lengths[begin:end], initial=offset))
+        if isinstance(frame, memoryview):
+            return [bytes(frame[at:until]) for at, until in pairwise(ends)], ends[-1]
+        return [frame[at:until] for at, until in pairwise(ends)], ends[-1]
 
     def __len__(self) -> int:
         return len(self._lengths if self._parts is None else self._parts)  # type: ignore[arg-type]

@@ -216,7 +216,9 @@ def test_lanes_go_with_their_groups(driver: SchedulerDriver) -> None:
         elif number < 10:
             kept.append(task)
         else:
-            driver.core.handle(agent, done(task, driver.core.state.sessions[ord("c")].tasks[task].run), driver.now)
+            record = session.find(task)
+            assert record is not None
+            driver.core.handle(agent, done(task, record.run), driver.now)
             driver.core.handle(client, messages.Release((task,)), driver.now)
     driver.settle()
     assert len(session.lanes) <= GROUPS_LIMIT

@@ -42,7 +42,7 @@ def submit(driver: SchedulerDriver, client: bytes, agents: list[bytes], way: str
         return [task for agent in agents for task in driver.submit(client, **NEEDING, worker=worker_id(agent, 1))]
     tasks, state = driver.submit(client, len(agents), **NEEDING), driver.core.state
     for record in [record for record in map(state.find, tasks) if record is not None and way != "plain"]:
-        setattr(record.more(), way, True)
+        setattr(record.note(), way, True)
         state.waiting.remove(record)
         state.queue([record], driver.now)
     return tasks

@@ -12,7 +12,7 @@ from scaler_protocol.monitoring import DURATION_BOUNDS, MonitorStatus
 from scaler_protocol.profiles import NO_PROFILE, PROFILE
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.durations import Durations
-from scaler_scheduler.core.records import AGE_SECONDS, AGE_SHARE, LaneAges
+from scaler_scheduler.core.lane_ages import AGE_SECONDS, AGE_SHARE, LaneAges
 from scaler_scheduler.core.snapshot import ProcessStats
 
 if TYPE_CHECKING:

@@ -100,6 +100,26 @@ def test_a_submit_that_can_not_be_taken_fails_as_a_whole(
     assert list(driver.outcomes(client)) == [earlier, task]
 
 
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("name", ["add_block", "check_eligible"])
+def test_tasks_with_nothing_but_calls_that_can_not_be_taken_fail(
+    driver: SchedulerDriver, monkeypatch: pytest.MonkeyPatch, name: str, after: bool
+) -> None:
+    client, agent = driver.client(b"c"), driver.agent()
+    break_once(
+        monkeypatch, driver.core.state.waiting if name == "add_block" else driver.core._dispatch, name, after=after
+    )
+    with pytest.raises(OnceError):
+        driver.submit(client, 3)
+    driver.settle()
+    told = driver.outcomes(client)
+    assert len(told) == 3 and {status for status, _ in told.values()} == {Status.FAILED}
+    assert not driver.runs(agent) and not driver.core.state.waiting.count
+    driver.feed(client, Release(list(told)))
+    event_log = driver.core.state.event_log
+    assert not driver.core.state.sessions[client[0]].tasks and event_log.submitted == sum(event_log.ended)
+
+
 def test_known_tasks_of_a_submit_that_can_not_be_taken_go_on(
     driver: SchedulerDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from typing import Final
 from scaler_protocol.errors import ProtocolError, SubmitRefusedError
 from scaler_protocol.handshake import SESSION_CREDIT
 from scaler_protocol.messages import Submit
-from scaler_scheduler.core.records import SessionRecord
+from scaler_scheduler.core.records import SessionRecord, TaskBlock
 
 CALLS_LIMIT: Final = 2 * SESSION_CREDIT
 """Bytes of unfinished calls outside of graphs that a session may have."""
@@ -113,13 +113,17 @@ def _count(session: SessionRecord) -> None:
     results: dict[int, int] = {}
     """Sizes of results by the identity of their bytes: a task and its consumers share one bytes object."""
     groups = {*session.groups.values(), *(task.group for task in session.tasks.values())}
+    blocks: set[TaskBlock] = set()
     for task in session.tasks.values():
-        if task.extra is not None and task.extra.graph is not None:
-            graphs += len(task.call)
+        if isinstance(task, TaskBlock):
+            blocks.add(task)
+        elif task.extra is not None and task.extra.graph is not None:
+            graphs += task.call_bytes
         else:
-            calls += len(task.call)
+            calls += task.call_bytes
         if task.extra is not None:
             results.update((id(payload), len(payload)) for payload in task.extra.results())
+    calls += sum(block.call_bytes for block in blocks)
     session.call_bytes = calls
     others = TASK_BYTES * len(session.tasks) + sum(group.weight for group in groups) + sum(results.values())
     session.task_bytes = calls + graphs + others

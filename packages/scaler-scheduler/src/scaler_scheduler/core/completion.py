@@ -27,10 +27,12 @@ from scaler_scheduler.core.records import (
     SECOND,
     WAITING,
     AgentRecord,
+    EndedTasks,
     KeptOutcome,
     NamedSession,
     Outcome,
     SessionRecord,
+    TaskBlock,
     TaskRecord,
 )
 from scaler_scheduler.core.recovery import Recovery
@@ -98,8 +100,12 @@ class Completion:
 
     def _forward(self, agent: AgentRecord, records: Sequence[TaskRecord], report: Done, owner: SessionRecord) -> None:
         """All runs of the report ended with a value for the same owner: send it the report as it is."""
+        ended = EndedTasks(agent, records[0].group)
         for record in records:
-            record.state, record.call, record.run = DONE, b"", 0
+            record.state = DONE
+            if record.group is not ended.group:
+                ended = EndedTasks(agent, record.group)
+            owner.tasks[record.id] = ended
         if owner.attached:
             self._state.send(owner.peer, report)
         if owner.kept is not None:
@@ -132,7 +138,7 @@ class Completion:
             self._state.recorder.ended(record, outcome, profile_of(report, position), report.agent)
         if event_log.measuring:
             event_log.done(agent, (record.id,), (Status.VALUE,), profile_of(report, position))
-        if record.notes is not None:
+        if record.extra is not None and record.extra.notes is not None:
             self.end_children(record, now)
         self.dependencies.ended(record, outcome, now)
         session = record.group.session
@@ -505,7 +511,7 @@ class Completion:
             record = pop(task, None)
             if record is None:
                 continue
-            if record.state != DONE or self.dependencies.keep_for_consumers(record):
+            if isinstance(record, TaskBlock) or record.state != DONE or self.dependencies.keep_for_consumers(record):
                 session.tasks[task] = record  # not ended, or needed by consumers
             elif record.agent is not None:
                 record.agent.released[task] = None

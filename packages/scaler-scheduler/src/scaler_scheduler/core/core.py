@@ -280,9 +280,8 @@ class SchedulerCore:
 
     def start_events(self, now: float) -> None:
         """A monitor has subscribed: record events from now on, beginning with the state of all open tasks."""
-        tasks = (task for session in self.state.sessions.values() for task in session.tasks.values())
         self.state.event_log.now = now
-        self.state.event_log.start(self.state.agents.values(), tasks)
+        self.state.event_log.start(self.state.agents.values(), self.state.sessions.values())
 
     def history(self, since: float) -> MonitorHistory:
         """What monitors that subscribe late are sent; `since` is that of `take_events`."""
@@ -550,13 +549,15 @@ class SchedulerCore:
             for graph in session.graphs.values():
                 assert graph.open == unended[graph], (graph, unended[graph])
             for number, task in session.tasks.items():
+                waiting += task.state == WAITING
+                unfinished += task.state != DONE
+                if not isinstance(task, TaskRecord):
+                    continue
                 assert number == task.id and task.state != GONE, f"task {number:x} is {task.state}"
                 if task.state == ASSIGNED:
                     assigned += 1
                     assert task.agent is not None and task.agent.runs.get(task.run) is task
                 assert task.state != DONE or not (task.run or task.call), f"{number:x} has ended, but has a run"
-                waiting += task.state == WAITING
-                unfinished += task.state != DONE
         for session in self.state.ended_sessions:
             assert all(task.state in (WAITING, HELD, DONE) for task in session.tasks.values())
             unfinished += sum(task.state != DONE for task in session.tasks.values())

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from itertools import chain, islice
 
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_scheduler.core.records import HELD, AgentRecord, LaneRecord, TaskRecord
+from scaler_scheduler.core.records import HELD, AgentRecord, GroupRecord, LaneRecord, TaskBlock, TaskRecord
 from scaler_scheduler.requirements import Requirement
 from scaler_scheduler.scaling.capacity import Demand
 
@@ -47,7 +47,7 @@ class DemandCounter:
                 _add_lane(counts.setdefault(lane.requirement, _Count()), lane, waiting)
         for task in apart:
             if task.state == HELD:
-                _add_waiting(counts.setdefault(task.group.lane.requirement, _Count()), task)
+                _add_waiting(counts.setdefault(task.group.lane.requirement, _Count()), task.group)
         running_since: dict[int, float] = {}
         for agent in agents:
             on_workers = agent.on_workers() if len(agent.runs) > agent.workers else agent.runs.keys()
@@ -59,7 +59,7 @@ class DemandCounter:
                     since = running_since[run] = self._running_since.get(run, now)
                     _add_running(count, task, now - since)
                 else:
-                    _add_waiting(count, task)
+                    _add_waiting(count, task.group)
         self._running_since = running_since
         return tuple(
             Demand(
@@ -80,11 +80,11 @@ def _add_lane(count: _Count, lane: LaneRecord, waiting: int) -> None:
     sampled = _Count()
     ready = (entry[-1] for entry in islice(lane.ready, SAMPLE))
     if len(lane.tasks) <= 2 * SAMPLE:
-        sample: Iterable[TaskRecord] = lane.tasks
+        sample: Iterable[TaskRecord | TaskBlock] = lane.tasks
     else:
         sample = chain(islice(lane.tasks, SAMPLE), islice(reversed(lane.tasks), SAMPLE))
-    for task in chain(ready, sample):
-        _add_waiting(sampled, task)
+    for entry in chain(ready, sample):
+        _add_waiting(sampled, entry.group, len(entry) if isinstance(entry, TaskBlock) else 1)
     if sampled.tasks:
         share = waiting / sampled.tasks
         unmeasured = round(sampled.unmeasured * share)
@@ -93,13 +93,13 @@ def _add_lane(count: _Count, lane: LaneRecord, waiting: int) -> None:
         count.unmeasured += min(unmeasured, waiting)
 
 
-def _add_waiting(count: _Count, task: TaskRecord) -> None:
-    count.tasks += 1
-    seconds = task.group.function.seconds
+def _add_waiting(count: _Count, group: GroupRecord, tasks: int = 1) -> None:
+    count.tasks += tasks
+    seconds = group.function.seconds
     if seconds is None:
-        count.unmeasured += 1
+        count.unmeasured += tasks
     else:
-        count.seconds += seconds
+        count.seconds += tasks * seconds
 
 
 def _add_running(count: _Count, task: TaskRecord, elapsed: float) -> None:

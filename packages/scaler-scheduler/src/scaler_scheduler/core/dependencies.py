@@ -28,6 +28,7 @@ from scaler_scheduler.core.records import (
     AgentRecord,
     Outcome,
     SessionRecord,
+    TaskEntry,
     TaskExtra,
     TaskRecord,
 )
@@ -81,17 +82,16 @@ class Dependencies:
     ) -> None:
         """Record what a task needs; `failed` and `lacking` are added to."""
         extra, tasks, missing = record.more(), session.tasks, 0
-        known = dict.fromkeys(extra.needs)
-        for need in needs:
-            if need in known:
+        known = list(extra.needs)
+        for need in dict.fromkeys(needs):
+            if need in extra.needs:
                 continue
             source = tasks.get(need)
-            if source is None:
-                known[need] = None
-            else:
-                known[source.id] = None  # shares one integer object
+            if source is not None and not isinstance(source, TaskRecord):
+                source = session.find(need)
+            known.append(source.id if source is not None else need)  # one integer object for all
             if source is not None and source.state != DONE:
-                source.more().add_dependent(record)
+                (source.extra or source.more()).add_dependent(record)
             elif source is not None and source.extra is not None and source.extra.outcome is not None:
                 status, payload, stored = source.extra.outcome
                 if status == Status.VALUE:
@@ -102,7 +102,7 @@ class Dependencies:
             else:
                 lacking.append((record.id, need))
             missing += 1
-        extra.needs = tuple(known) if len(known) <= FEW_TASKS else known
+        extra.needs = tuple(known) if len(known) <= FEW_TASKS else dict.fromkeys(known)
         extra.missing_inputs += missing
         record.state = HELD if extra.missing_inputs else WAITING
 
@@ -112,6 +112,7 @@ class Dependencies:
         return [
             (record, need)
             for record in session.tasks.values()
+            if isinstance(record, TaskRecord)
             if record.extra is not None and record.extra.missing_inputs
             for need, given in record.extra.inputs()
             if given is None and _is_over(session.tasks.get(need))
@@ -175,11 +176,10 @@ class Dependencies:
             tasks = consumer.group.session.tasks
             for need in needs:
                 source = tasks.get(need)
-                if source is None or source.extra is None:
+                if source is None or (extra := source.extra) is None:
                     continue
-                extra = source.extra
                 extra.consumers -= 1
-                if extra.consumers > 0:
+                if extra.consumers > 0 or not isinstance(source, TaskRecord):
                     continue
                 if source.state == DONE and not extra.owner_waits:
                     self.forget(source, now)
@@ -201,7 +201,7 @@ class Dependencies:
             if stored and status == Status.VALUE:
                 self._state.unused_objects.setdefault(session, []).append(payload[:OBJECT_ID_BYTES])
 
-    def keep_for_consumers(self, record: TaskRecord) -> bool:
+    def keep_for_consumers(self, record: TaskEntry) -> bool:
         """The owner releases an outcome: returns whether consumers still need it."""
         extra = record.extra
         if extra is None or extra.consumers <= 0:
@@ -223,7 +223,7 @@ class Dependencies:
     def check(self, session: SessionRecord) -> None:
         """Assert the invariants; for tests."""
         for record in session.tasks.values():
-            if (extra := record.extra) is not None:
+            if isinstance(record, TaskRecord) and (extra := record.extra) is not None:
                 missing = [need for need, given in extra.inputs() if given is None]
                 assert extra.missing_inputs == len(missing), f"{record.id:x} {extra.missing_inputs} {missing}"
                 assert not missing or record.state in (HELD, ASSIGNED), f"{record.id:x} {missing}"
@@ -233,7 +233,7 @@ class Dependencies:
                     assert not extra.intermediate or extra.consumers > 0, f"{record.id:x} is kept without consumers"
 
 
-def _is_over(source: TaskRecord | None) -> bool:
+def _is_over(source: TaskEntry | None) -> bool:
     return source is None or source.state == DONE
 
 

@@ -138,7 +138,7 @@ class Dispatch:
                 continue
             there = ", ".join(sorted({describe_runtime(worker_class.runtime) for worker_class in self._agent_counts}))
             error = NoWorkerError(f"the client has {describe_runtime(requirement.runtime)}, the workers have {there}")
-            for task in [*lane.tasks, *(entry[-1] for entry in lane.ready)]:
+            for task in lane.records():
                 if task.state == WAITING:
                     self._completion.fail(task, error, now)
 

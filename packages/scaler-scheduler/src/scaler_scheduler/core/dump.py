@@ -31,6 +31,7 @@ from scaler_scheduler.core.records import (
     FunctionRecord,
     GraphRecord,
     LaneRecord,
+    TaskBlock,
     TaskRecord,
     TaskState,
 )
@@ -138,8 +139,12 @@ def _sessions(state: SchedulerState) -> tuple[Row, dict[str, list[Row]]]:
         counts, size = [0] * len(TaskState), 0
         for task in islice(session.tasks.values(), share):
             counts[task.state] += 1
-            size += len(task.call)
-            if task.state == HELD and len(held[reason := _why_held(state, task)]) < HELD_TASKS:
+            size += task.call_bytes // len(task) if isinstance(task, TaskBlock) else task.call_bytes
+            if (
+                isinstance(task, TaskRecord)
+                and task.state == HELD
+                and len(held[reason := _why_held(state, task)]) < HELD_TASKS
+            ):
                 held[reason].append(_held_row(state, task, reason))
         rows.append(
             {

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import sys
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import count, islice
+from itertools import chain, count, islice
 
 from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.limits import shortened
@@ -27,6 +28,8 @@ from scaler_scheduler.core.records import (
     GroupRecord,
     LaneRecord,
     Outcome,
+    SessionRecord,
+    TaskEntry,
     TaskRecord,
 )
 from scaler_scheduler.requirements import describe_runtime
@@ -91,21 +94,25 @@ class EventLog:
 
     # --- steps: called only while `listening`, `waited` and `done` while `measuring` ---------------------------------
 
-    def entered(self, state: int, tasks: Sequence[TaskRecord], at: float | None = None) -> None:
-        """These tasks, possibly none, have become WAITING or HELD, now unless a time is given."""
+    def entered(self, state: int, tasks: Sequence[TaskRecord]) -> None:
+        """These tasks, possibly none, have become WAITING or HELD."""
         step = _STEPS[state]
         if len(tasks) == 1:
-            self._step(step, self._number_of(tasks[0].group), (tasks[0].id,), at=at)
+            self._step(step, self._number_of(tasks[0].group), (tasks[0].id,))
             return
         groups = {task.group for task in tasks}
         if len(groups) == 1:
-            self._step(step, self._number_of(groups.pop()), [task.id for task in tasks], at=at)
+            self._step(step, self._number_of(groups.pop()), [task.id for task in tasks])
             return
         by_group: dict[GroupRecord, list[int]] = {}
         for task in tasks:
             by_group.setdefault(task.group, []).append(task.id)
         for group, ids in by_group.items():
-            self._step(step, self._number_of(group), ids, at=at)
+            self._step(step, self._number_of(group), ids)
+
+    def waiting(self, group: GroupRecord, tasks: Sequence[int]) -> None:
+        """These tasks of one group have become WAITING."""
+        self._step(_STEPS[WAITING], self._number_of(group), tasks)
 
     def assigned(self, agent: AgentRecord, first_run: int, tasks: Sequence[int]) -> None:
         """These tasks were sent to an agent, with consecutive run ids."""
@@ -181,7 +188,7 @@ class EventLog:
 
     # --- subscriptions ----------------------------------------------------------------------------------------------
 
-    def start(self, agents: Iterable[AgentRecord], tasks: Iterable[TaskRecord]) -> None:
+    def start(self, agents: Iterable[AgentRecord], sessions: Iterable[SessionRecord]) -> None:
         """A monitor has subscribed: record all tasks that have not ended, as if they had just reached their state.
 
         Waiting ones are recorded with the time at which their lane got them.
@@ -189,39 +196,45 @@ class EventLog:
         self._clear()
         self.listening = self.measuring = True
         self._snapshot += 1
-        by_state: dict[int, list[TaskRecord]] = {WAITING: [], HELD: []}
-        assigned, room = [], SNAPSHOT_TASKS
-        for task in tasks:
-            if task.state == ASSIGNED:
-                assigned.append(task)
-            elif room and (members := by_state.get(task.state)) is not None:
-                members.append(task)
-                room -= 1
-        self._add_edges([*by_state[WAITING], *assigned, *by_state[HELD]])
+        by_state: dict[int, list[tuple[int, TaskEntry]]] = {WAITING: [], ASSIGNED: [], HELD: []}
+        room = SNAPSHOT_TASKS
+        for task, entry in chain.from_iterable(session.tasks.items() for session in sessions):
+            if entry.state == ASSIGNED or (room and entry.state in by_state):
+                by_state[entry.state].append((task, entry))
+                room -= entry.state != ASSIGNED
+        self._add_edges(chain.from_iterable(by_state.values()))
         for since, members in self._ages(by_state[WAITING]):
-            self.entered(WAITING, members, since)
-        self.entered(WAITING, assigned)  # groups are recorded with these steps only
-        self.entered(HELD, by_state[HELD])
+            self._found(WAITING, members, since)
+        self._found(WAITING, by_state[ASSIGNED], self.now)  # groups are recorded with these steps only
+        self._found(HELD, by_state[HELD], self.now)
         for agent in agents:
             self._add_runs(agent)
 
-    def _ages(self, waiting: Iterable[TaskRecord]) -> Iterator[tuple[float, list[TaskRecord]]]:
+    def _found(self, state: int, tasks: Iterable[tuple[int, TaskEntry]], since: float) -> None:
+        """These tasks are WAITING or HELD since a time."""
+        by_group: defaultdict[GroupRecord, list[int]] = defaultdict(list)
+        for task, entry in tasks:
+            by_group[entry.group].append(task)
+        for group, ids in by_group.items():
+            self._step(_STEPS[state], self._number_of(group), ids, at=since)
+
+    def _ages(self, waiting: Iterable[tuple[int, TaskEntry]]) -> Iterator[tuple[float, list[tuple[int, TaskEntry]]]]:
         """Since when these tasks wait, in the order of their ids; about, if they have left in another order."""
-        by_lane: dict[LaneRecord, list[TaskRecord]] = {}
-        for task in waiting:
-            by_lane.setdefault(task.group.lane, []).append(task)
+        by_lane: defaultdict[LaneRecord, list[tuple[int, TaskEntry]]] = defaultdict(list)
+        for task, entry in waiting:
+            by_lane[entry.group.lane].append((task, entry))
         for lane, members in by_lane.items():
             rest = iter(members)
             for since, size in lane.ages.first(len(members), lane.size):
                 yield since, list(islice(rest, size))
             yield self.now, list(rest)
 
-    def _add_edges(self, tasks: Iterable[TaskRecord]) -> None:
+    def _add_edges(self, tasks: Iterable[tuple[int, TaskEntry]]) -> None:
         """Record what these nodes of graphs need."""
         needs: dict[GraphRecord, list[tuple[int, int]]] = {}
-        for task in tasks:
-            if (extra := task.extra) is not None and extra.graph is not None:
-                needs.setdefault(extra.graph, []).extend((task.id, needed) for needed in extra.inputs)
+        for task, entry in tasks:
+            if (extra := entry.extra) is not None and extra.graph is not None:
+                needs.setdefault(extra.graph, []).extend((task, needed) for needed in extra.needs)
         room = SNAPSHOT_EDGES
         for graph, edges in needs.items():
             if len(edges) <= room:

@@ -109,9 +109,18 @@ def _position(lane: LaneRecord, task: TaskRecord) -> int:
             return position
     before = 0
     for each in lane.tasks:
-        if each is task:
-            break
-        before += each.state == WAITING
+        if isinstance(each, TaskRecord):
+            if each is task:
+                break
+            before += each.state == WAITING
+        elif each.records is None:
+            before += len(each)
+        else:
+            among = [waiting for waiting in each.records if waiting.state == WAITING]
+            if task in among:
+                before += among.index(task)
+                break
+            before += len(among)
     return before + len(ready)
 
 

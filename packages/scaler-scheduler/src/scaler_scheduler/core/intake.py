@@ -23,6 +23,7 @@ from scaler_scheduler.core.records import (
     GraphRecord,
     GroupRecord,
     SessionRecord,
+    TaskBlock,
     TaskRecord,
 )
 from scaler_scheduler.core.run_times import RunTimes
@@ -60,10 +61,18 @@ class Intake:
             self._cancel_orphans(submitter.peer, event, now)
             return
         records: list[TaskRecord] = []
+        block: TaskBlock | None = None
         try:
-            records = self._records(event, self._groups(session, submitter.parent, event))
+            groups = self._groups(session, submitter.parent, event)
+            if submitter.parent is None and self._is_plain(session, event, groups):
+                block = TaskBlock(event.tasks, groups[0], event.calls)
+                self._take_block(session, block, event, now)
+                return
+            records = self._records(event, groups)
             self._take(session, submitter.parent, event, records, now)
         except Exception as error:
+            if block is not None:
+                records = block.open()
             self._fail_all(submitter.peer, session, event, records, error, now)
             raise
 
@@ -96,6 +105,24 @@ class Intake:
         if (graph := session.graphs.get(event.graph)) is not None and not graph.counts:
             del session.graphs[event.graph]
 
+    def _is_plain(self, session: SessionRecord, event: Submit, groups: Sequence[GroupRecord]) -> bool:
+        """Whether the tasks are new, and alike, and have nothing but a call, and can all wait in a lane."""
+        if len(groups) != 1 or not _has_calls_only(event) or session.named is not None or self._state.restoring:
+            return False
+        lane = groups[0].lane
+        return not (lane.calls_missing or lane.requirement.agent) and session.tasks.keys().isdisjoint(event.tasks)
+
+    def _take_block(self, session: SessionRecord, block: TaskBlock, event: Submit, now: float) -> None:
+        group, event_log = block.group, self._state.event_log
+        session.watched |= event.watched
+        session.tasks.update(dict.fromkeys(event.tasks, block))
+        event_log.submitted += len(block)
+        group.function.submitted += len(block)
+        if event_log.listening:
+            event_log.waiting(group, event.tasks)
+        self._state.waiting.add_block(block, now)
+        self._dispatch.check_eligible(group.lane, now)
+
     @staticmethod
     def _records(event: Submit, groups: list[GroupRecord]) -> list[TaskRecord]:
         if event.task_groups:
@@ -107,7 +134,7 @@ class Intake:
         self, session: SessionRecord, parent: TaskRecord | None, event: Submit, records: list[TaskRecord], now: float
     ) -> None:
         session.watched |= event.watched
-        plain = not (event.stored or event.dependents or event.consumers or event.graph)
+        plain = _has_calls_only(event)
         new, met = records, list[TaskRecord]()
         if not session.tasks.keys().isdisjoint(event.tasks):
             new, met = _merge(session, records, plain)
@@ -140,7 +167,7 @@ class Intake:
     def _take_back(self, session: SessionRecord, records: list[TaskRecord], error: ScalerError, now: float) -> None:
         """Fail the tasks that were entered before the error, whichever state they reached."""
         lanes = {record.group.lane for record in records}
-        queued = {task for lane in lanes for task in (*lane.tasks, *(entry[-1] for entry in lane.ready))}
+        queued = {task for lane in lanes for task in lane.records()}
         for record in records:
             if session.tasks.get(record.id) is record and record.state in (WAITING, HELD):
                 if record not in queued:
@@ -200,7 +227,7 @@ class Intake:
         session = self._state.sessions.get(session_of(task))
         if session is None:  # a nested session begins with its first Submit
             return peer in self._state.agents
-        record = session.tasks.get(task)
+        record = session.find(task)
         return session.peer == peer and (record is None or record.is_call_missing)
 
     def _group(
@@ -238,6 +265,11 @@ class Intake:
         return record
 
 
+def _has_calls_only(event: Submit) -> bool:
+    """Whether none of these tasks needs another, is a node of a graph, or has a call that is stored."""
+    return not (event.stored or event.dependents or event.consumers or event.intermediate or event.graph)
+
+
 def _has_last_node(event: Submit) -> bool:
     """Whether these tasks are the last ones of their graph: its nodes are submitted in order."""
     return bool(event.graph) and event.graph + event.graph_size - 1 in event.tasks
@@ -251,7 +283,7 @@ def _merge(session: SessionRecord, records: list[TaskRecord], plain: bool) -> tu
     new: list[TaskRecord] = []
     met: list[TaskRecord] = []
     for copy in records:
-        known = session.tasks.get(copy.id)
+        known = session.find(copy.id)
         if known is None:
             new.append(copy)
         elif known.is_call_missing:

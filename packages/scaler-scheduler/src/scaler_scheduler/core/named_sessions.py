@@ -96,7 +96,7 @@ class NamedSessions:
         session = self._by_name.get(hello.session_name)
         if session is None or session.named is None:
             return replace(welcome, session=hello.session)
-        left = sum(len(task.call) for task in session.tasks.values())
+        left = sum(len(task.call) for task in session.records())
         return replace(
             welcome,
             session=session.number,
@@ -135,9 +135,9 @@ class NamedSessions:
         self._to_confirm.pop(session, None)
         for task in named.tasks.values():
             task.claimed = False
-        ended = [task for task, record in session.tasks.items() if record.state == DONE and record.id in named.tasks]
+        ended = [task for task, record in session.tasks.items() if record.state == DONE and task in named.tasks]
         self._completion.released(session, ended, now)
-        for record in [record for record in session.tasks.values() if record.state == HELD]:
+        for record in [record for record in session.records() if record.state == HELD]:
             self._supply(session, record, now)
         if session.tasks:
             tasks = counted(len(session.tasks), "task")
@@ -149,7 +149,7 @@ class NamedSessions:
         """The client will not send the inputs that it was asked for: supply kept outcomes instead, or errors."""
         inputs = record.extra.inputs() if record.extra is not None else ()
         for need in [need for need, given in inputs if given is None]:
-            source = session.tasks.get(need)
+            source = session.find(need)
             if source is None or source.state == DONE:
                 missing = ObjectNotFoundError(f"the client left before it sent the result of task {need:x}")
                 status, payload, stored = self._outcome(session, need) or (Status.FAILED, describe(missing), False)
@@ -326,7 +326,7 @@ class NamedSessions:
             named = session.named
             assert named is not None and named.name == name and self._state.sessions[session.number] is session
             assert (named.detached_at is not None) == (not session.peer) == (session in self._detached)
-            for task in session.tasks.values():
+            for task in session.records():
                 listed = named.tasks.get(task.id)
                 if task.state != DONE and (task.extra is None or not task.extra.intermediate):
                     assert listed is not None and listed.outcome is None, f"{task.id:x}"
@@ -335,7 +335,7 @@ class NamedSessions:
 
 def _kept_for_consumers(session: SessionRecord, number: int) -> Outcome | None:
     """The outcome of a requested node that is not listed any more, but that other nodes still need."""
-    extra = record.extra if (record := session.tasks.get(number)) is not None else None
+    extra = record.extra if (record := session.find(number)) is not None else None
     return extra.outcome if extra is not None and not extra.intermediate else None
 
 

@@ -31,7 +31,7 @@ from typing import TypeVar
 
 from scaler_protocol.capabilities import Capabilities
 from scaler_scheduler.core.event_log import EventLog
-from scaler_scheduler.core.records import WAITING, AgentRecord, LaneRecord, SessionRecord, TaskRecord
+from scaler_scheduler.core.records import AgentRecord, LaneRecord, SessionRecord, TaskBlock, TaskRecord
 from scaler_scheduler.requirements import Requirement, WorkerClass
 
 AGEING_SECONDS = 60.0
@@ -251,9 +251,8 @@ class TaskQueue:
         """Drop the lane if it has neither groups nor tasks."""
         if lane.registered and lane.groups <= 0 and lane.size <= lane.tombstones:
             del lane.session.lanes[lane.key]
-            lane.tasks.clear()
-            lane.ready.clear()
-            lane.tombstones, lane.listed = 0, False
+            lane.clear()
+            lane.listed = False
             self._forget(lane)
 
     def _forget(self, lane: LaneRecord) -> None:
@@ -345,24 +344,38 @@ class TaskQueue:
             lane = self.lane(lane.session, *lane.key)
             for task in tasks:
                 task.group.lane = lane
-        queue, before = lane.tasks, lane.size
+        before = lane.size
         if first:
-            queue.extendleft(tasks)
+            lane.tasks.extendleft(tasks)
+            lane.queued += len(tasks)
         elif soon:
             for task in tasks:
-                graph = task.more().graph
+                graph = task.extra.graph if task.extra is not None else None
                 heapq.heappush(lane.ready, (graph.number if graph else 0, task.id, id(task), task))
         else:
-            queue.extend(tasks)
-        added = lane.size - before
-        if not added:
-            return
-        self.count += added
-        lane.ages.added(added, before, now)
+            lane.tasks.extend(tasks)
+            lane.queued += len(tasks)
+        if tasks:
+            self._added(len(tasks), lane, before, now, first=first)
+
+    def add_block(self, block: TaskBlock, now: float) -> None:
+        """Add the tasks of a block at the end of their lane."""
+        lane = block.group.lane
+        if not lane.registered:
+            lane = block.group.lane = self.lane(lane.session, *lane.key)
+        before = lane.size
+        lane.tasks.append(block)
+        lane.queued += len(block)
+        self._added(len(block), lane, before, now)
+
+    def _added(self, count: int, lane: LaneRecord, before: int, now: float, *, first: bool = False) -> None:
+        """So many tasks were added to a lane that had `before` ones, and may now begin with another one if `first`."""
+        self.count += count
+        lane.ages.added(count, before, now)
         root = lane.session
         if not root.waiting:
             root.served = max(root.served, self._served)
-        root.wait(added)
+        root.wait(count)
         if first or not lane.listed:
             self._list(lane)
 
@@ -380,15 +393,7 @@ class TaskQueue:
         lane.session.wait(-1)
         lane.tombstones += 1
         if lane.tombstones > 64 and lane.tombstones > lane.size // 2:
-            alive = [waiting for waiting in lane.tasks if waiting.state == WAITING and waiting is not task]
-            ready = [entry for entry in lane.ready if entry[-1].state == WAITING and entry[-1] is not task]
-            lane.tombstones = 0
-            if not alive and not ready:  # levels drop an empty lane, which would still count as listed
-                alive, lane.tombstones = [task], 1
-            lane.tasks.clear()
-            lane.tasks.extend(alive)
-            lane.ready = ready
-            heapq.heapify(lane.ready)
+            lane.drop_unwanted(task)
         self._forget_if_unused(lane)
 
     def remove(self, task: TaskRecord) -> None:
@@ -396,11 +401,7 @@ class TaskQueue:
         lane = task.group.lane
         self.count -= 1
         lane.session.wait(-1)
-        if task in lane.tasks:  # it was added with `first`
-            lane.tasks.remove(task)
-        else:
-            lane.ready = [entry for entry in lane.ready if entry[-1] is not task]
-            heapq.heapify(lane.ready)
+        lane.remove(task)
         lane.listed = lane.listed and bool(lane.size)
         self._forget_if_unused(lane)
 
@@ -461,7 +462,7 @@ class TaskQueue:
 
     def _take_from(self, lane: LaneRecord, limit: int) -> list[TaskRecord]:
         size = lane.size
-        taken = self._pop(lane, limit)
+        taken = lane.pop(limit)
         if taken:
             if self._event_log.measuring:
                 self._event_log.waited(lane.ages.first(len(taken), size))
@@ -474,34 +475,13 @@ class TaskQueue:
             self._forget_if_unused(lane)
         return taken
 
-    @staticmethod
-    def _pop(lane: LaneRecord, limit: int) -> list[TaskRecord]:
-        queue = lane.tasks
-        if not lane.tombstones and not lane.ready:
-            if limit >= len(queue):
-                taken = list(queue)
-                queue.clear()
-                return taken
-            popleft = queue.popleft
-            return [popleft() for _ in range(limit)]
-        taken = []
-        ready, pop = lane.ready, heapq.heappop
-        while (ready or queue) and len(taken) < limit:
-            task = pop(ready)[-1] if not queue or lane.is_ready_next() else queue.popleft()
-            if task.state == WAITING:
-                taken.append(task)
-            else:
-                lane.tombstones -= 1
-        return taken
-
     def drop_session(self, session: SessionRecord) -> None:
         """A root session is over, and none of its tasks is wanted. Costs time in proportion to its own lanes."""
         for group in session.groups.values():
             self.release_group(group.lane)
         for lane in session.lanes.values():
             self.count -= lane.size - lane.tombstones
-            lane.tasks.clear()
-            lane.ready.clear()
+            lane.clear()
             self._forget(lane)
         session.wait(-session.waiting)
         session.lanes.clear()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import field
 from enum import IntEnum
+from itertools import repeat
+from typing import Final, cast
 
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import AgentStatus, Encoding, Group, Status
+from scaler_protocol.payloads import NONE, Payloads
 from scaler_scheduler.core.consumables import Consumables
+from scaler_scheduler.core.lane_ages import LaneAges
 from scaler_scheduler.core.run_times import RunTimes
 from scaler_scheduler.requirements import Requirement, Runtime, WorkerClass
 
@@ -35,8 +40,6 @@ class TaskState(IntEnum):
 GIVEN_UP_RUNS = 8
 FEW_TASKS = 16
 """So many inputs and dependents of a task are in tuples, which take a third of what lists and dictionaries do."""
-AGE_SECONDS, AGE_SHARE = 0.01, 128
-"""How exactly the age of waiting tasks is known: within AGE_SECONDS, and this share of the oldest age of the lane."""
 SMOOTHING = 0.2
 """Weight of the newest duration in a function's running mean."""
 
@@ -105,11 +108,29 @@ class SessionRecord:
     """Of this root session."""
     missing_functions: set[FunctionRecord] = field(default_factory=set)
     """Functions whose bytes tasks of this session are HELD for."""
-    tasks: dict[int, TaskRecord] = field(default_factory=dict)
+    tasks: dict[int, TaskEntry] = field(default_factory=dict)
+    """`find` and `records` give records; tasks of one message or report may share an entry."""
     graphs: dict[int, GraphRecord] = field(default_factory=dict)
     """By the id of the first task."""
     named: NamedSession | None = None
     """The state of a named session; None for a session that ends with its client."""
+
+    def find(self, task: int) -> TaskRecord | None:
+        """The task with this id, or None; it has a record of its own from now on."""
+        entry = self.tasks.get(task)
+        if isinstance(entry, TaskBlock):
+            lane = entry.group.lane
+            entry.open()
+            lane.open_first()
+            entry = self.tasks[task]
+        if isinstance(entry, EndedTasks):
+            entry = self.tasks[task] = entry.record(task)
+        return cast("TaskRecord | None", entry)
+
+    def records(self) -> Iterator[TaskRecord]:
+        """All tasks; each has a record of its own from now on."""
+        for task in self.tasks:
+            yield cast("TaskRecord", self.find(task))
 
     def account(self, seconds: float) -> None:
         """Add worker time to `served`; negative if tasks of this root session take less than was added before."""
@@ -265,52 +286,6 @@ class GraphRecord:
 
 
 @dataclass(slots=True, eq=False)
-class LaneAges:
-    """When the tasks of a lane were added: an entry for an interval, not for a task; about 1,400 of them for a day.
-
-    Tasks leave about in the order in which they came; where they do not, others of the lane count as older or younger.
-    """
-
-    _added: int = 0
-    _batches: deque[tuple[float, int]] = field(default_factory=deque)
-    """Times, and how many tasks had been added at the end of the interval that begins then."""
-
-    def added(self, count: int, size: int, now: float) -> None:
-        """So many tasks were added to the lane, which had `size` ones."""
-        batches = self._batches
-        if not size:
-            batches.clear()
-        self._added += count
-        if batches and now < batches[-1][0] + max(AGE_SECONDS, (now - batches[0][0]) / AGE_SHARE):
-            batches[-1] = batches[-1][0], self._added
-        else:
-            batches.append((now, self._added))
-
-    def first(self, count: int, size: int) -> Iterator[tuple[float, int]]:
-        """When the first `count` of the `size` tasks that the lane has were added: times, and of how many tasks."""
-        begin = self._added - size
-        end = begin + count
-        for at, batch_end in self._batches:
-            if begin >= end:
-                return
-            if batch_end > begin:
-                yield at, min(batch_end, end) - begin
-                begin = batch_end
-
-    def oldest(self, size: int) -> float:
-        """When the first task was added, of the `size` ones that the lane has."""
-        batches, gone = self._batches, self._added - size
-        while len(batches) > 1 and batches[0][1] <= gone:
-            batches.popleft()
-        return batches[0][0] if batches else 0.0
-
-    def when(self, size: int, gone: int) -> float:
-        """When the task was added that is first after `gone` of the `size` ones have left."""
-        gone += self._added - size
-        return next((at for at, end in self._batches if end > gone), 0.0)
-
-
-@dataclass(slots=True, eq=False)
 class LaneRecord:
     """Waiting tasks that differ only in age: same root session, priority, depth, requirement and agent."""
 
@@ -320,10 +295,14 @@ class LaneRecord:
     requirement: Requirement
     agent: AgentRecord | None
     """Where they go at once if it can take them: the agent of their parents, which run outside of its host."""
-    tasks: deque[TaskRecord] = field(default_factory=deque)
+    tasks: deque[TaskRecord | TaskBlock] = field(default_factory=deque)
+    """The first one is never a block that has been opened."""
+    queued: int = 0
+    """How many tasks these are."""
     ready: list[tuple[int, int, int, TaskRecord]] = field(default_factory=list)
     """Nodes whose inputs have all arrived, as a heap: graph by graph, each in the order of its nodes."""
     tombstones: int = 0
+    """Entries of tasks that are not wanted any more."""
     listed: bool = False
     ages: LaneAges = field(default_factory=LaneAges)
     groups: int = 0
@@ -341,7 +320,7 @@ class LaneRecord:
     @property
     def size(self) -> int:
         """Number of entries, including those of tasks that are not wanted any more."""
-        return len(self.tasks) + len(self.ready)
+        return self.queued + len(self.ready)
 
     @property
     def since(self) -> float:
@@ -349,8 +328,8 @@ class LaneRecord:
         return self.ages.oldest(self.size)
 
     @property
-    def first(self) -> TaskRecord:
-        """The next task."""
+    def first(self) -> TaskRecord | TaskBlock:
+        """The next task, or the block that it is the first one of."""
         return self.ready[0][-1] if self.is_ready_next() else self.tasks[0]
 
     def is_ready_next(self) -> bool:
@@ -362,6 +341,93 @@ class LaneRecord:
         if task.id < front.id or front.extra is None or front.extra.graph is None:
             return True
         return task.extra is None or front.extra.graph is not task.extra.graph
+
+    def records(self) -> list[TaskRecord]:
+        """All entries, whichever goes first; blocks are opened."""
+        found = [entry[-1] for entry in self.ready]
+        for entry in self.tasks:
+            found += entry.open() if isinstance(entry, TaskBlock) else (entry,)
+        self.tasks = deque(found[len(self.ready) :])
+        return found
+
+    def pop(self, limit: int) -> list[TaskRecord]:
+        """Take the next tasks that are wanted, at most `limit`."""
+        taken: list[TaskRecord] = []
+        if not self.tombstones and not self.ready:
+            while self.tasks and len(taken) < limit:
+                taken += self._pop_first(limit - len(taken))
+            return taken
+        ready, tasks, pop = self.ready, self.tasks, heapq.heappop
+        while (ready or tasks) and len(taken) < limit:
+            if ready and (not tasks or self.is_ready_next()):
+                task = pop(ready)[-1]
+            else:
+                (task,) = self._pop_first(1)
+            if task.state == WAITING:
+                taken.append(task)
+            else:
+                self.tombstones -= 1
+        return taken
+
+    def _pop_first(self, limit: int) -> list[TaskRecord]:
+        """The first tasks, at least one and at most `limit`, which are all of one block or of none."""
+        tasks = self.tasks
+        if isinstance(block := tasks[0], TaskBlock):
+            taken = block.take(limit)
+            if not len(block):
+                tasks.popleft()
+                self.open_first()
+        else:
+            taken = []
+            while tasks and len(taken) < limit and isinstance(task := tasks[0], TaskRecord):
+                tasks.popleft()
+                taken.append(task)
+            self.open_first()
+        self.queued -= len(taken)
+        return taken
+
+    def open_first(self) -> None:
+        """Put the tasks of blocks that have been opened in their place, as long as such a block is the first entry."""
+        tasks = self.tasks
+        while tasks and isinstance(block := tasks[0], TaskBlock) and block.records is not None:
+            tasks.popleft()
+            tasks.extendleft(reversed(block.records))
+
+    def remove(self, task: TaskRecord) -> None:
+        """Remove the entry of a task."""
+        if any(entry[-1] is task for entry in self.ready):
+            self.ready = [entry for entry in self.ready if entry[-1] is not task]
+            heapq.heapify(self.ready)
+            return
+        self.records()
+        self.tasks.remove(task)
+        self.queued -= 1
+
+    def drop_unwanted(self, task: TaskRecord) -> None:
+        """Remove all entries of tasks that do not wait any more, and that of this one, but keep one entry at least."""
+        alive = deque[TaskRecord | TaskBlock]()
+        for entry in self.tasks:
+            if isinstance(entry, TaskRecord):
+                among: Sequence[TaskRecord] = (entry,)
+            elif entry.records is None:
+                alive.append(entry)
+                continue
+            else:
+                among = entry.records
+            alive.extend([waiting for waiting in among if waiting.state == WAITING and waiting is not task])
+        self.ready = [entry for entry in self.ready if entry[-1].state == WAITING and entry[-1] is not task]
+        heapq.heapify(self.ready)
+        self.tombstones = 0
+        if not alive and not self.ready:  # levels drop an empty lane, which would still count as listed
+            alive.append(task)
+            self.tombstones = 1
+        self.tasks, self.queued = alive, sum([len(entry) if isinstance(entry, TaskBlock) else 1 for entry in alive])
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self.tasks.clear()
+        self.ready.clear()
+        self.queued = self.tombstones = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -489,10 +555,10 @@ class TaskExtra:
     def add_dependent(self, task: TaskRecord) -> None:
         """This task needs its result."""
         dependents = self.dependents
-        if isinstance(dependents, list):
-            dependents.append(task)
-        elif len(dependents) < FEW_TASKS:
+        if len(dependents) < FEW_TASKS:
             self.dependents = (*dependents, task)
+        elif isinstance(dependents, list):
+            dependents.append(task)
         else:
             self.dependents = [*dependents, task]
 
@@ -541,6 +607,11 @@ class TaskRecord:
         """Expected seconds, estimated when it was dispatched."""
         self.extra: TaskExtra | None = None
 
+    @property
+    def call_bytes(self) -> int:
+        """The bytes of its call."""
+        return len(self.call)
+
     def more(self) -> TaskExtra:
         """The rarely used fields, made on first use."""
         if self.extra is None:
@@ -567,8 +638,85 @@ class TaskRecord:
     @property
     def attempt(self) -> int:
         """The number of the current (or next) run, from 1."""
-        notes = self.notes
-        return 1 + (notes.earlier_runs if notes is not None else 0)
+        extra = self.extra
+        return 1 if extra is None or extra.notes is None else 1 + extra.notes.earlier_runs
+
+
+class TaskBlock:
+    """Waiting tasks of one message as columns, in their order: a record is made when one of them is needed.
+
+    It looks like a record of its first task.
+    """
+
+    __slots__ = ("_at", "_bytes", "_calls", "_ids", "_offset", "group", "records")
+
+    state: Final = WAITING
+    extra: Final[TaskExtra | None] = None
+
+    def __init__(self, tasks: Sequence[int], group: GroupRecord, calls: Payloads) -> None:
+        self.group = group
+        self.records: list[TaskRecord] | None = None
+        """All of its tasks, once it has been opened: since then some may not be wanted any more."""
+        self._ids, self._calls = tasks, calls
+        self._at = self._offset = 0
+        """Of the first task, and of its call."""
+        self._bytes = sum(calls.lengths)
+
+    def __len__(self) -> int:
+        return len(self.records) if self.records is not None else len(self._ids) - self._at
+
+    @property
+    def id(self) -> int:
+        """The first task."""
+        return self._ids[self._at]
+
+    @property
+    def call_bytes(self) -> int:
+        """The bytes of the calls of all its tasks; 0 if it has been opened."""
+        return self._bytes - self._offset
+
+    def take(self, most: int) -> list[TaskRecord]:
+        """Take the first tasks, at most so many, out of a block that has not been opened."""
+        begin, end = self._at, min(self._at + most, len(self._ids))
+        calls, self._offset = self._calls.some(begin, end, self._offset)
+        ids, self._at = self._ids[begin:end], end
+        records = list(map(TaskRecord, ids, repeat(self.group), calls))
+        self.group.session.tasks.update(zip(ids, records, strict=True))
+        return records
+
+    def open(self) -> list[TaskRecord]:
+        """The records of all its tasks."""
+        if self.records is None:
+            self.records = self.take(len(self._ids))
+            self._calls = NONE
+        return self.records
+
+
+class EndedTasks:
+    """What is left of the tasks of one report that have nothing but an outcome, which their agent keeps.
+
+    It looks like the record of each.
+    """
+
+    __slots__ = ("agent", "group")
+
+    state: Final = DONE
+    extra: Final[TaskExtra | None] = None
+    call_bytes: Final = 0
+
+    def __init__(self, agent: AgentRecord, group: GroupRecord) -> None:
+        self.agent = agent
+        self.group = group
+
+    def record(self, task: int) -> TaskRecord:
+        """A record for one of the tasks."""
+        record = TaskRecord(task, self.group, b"")
+        record.state, record.agent = DONE, self.agent
+        return record
+
+
+TaskEntry = TaskRecord | TaskBlock | EndedTasks
+"""How a task is known in its session."""
 
 
 @dataclass(slots=True, eq=False)

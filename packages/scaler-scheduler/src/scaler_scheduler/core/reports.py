@@ -23,7 +23,11 @@ def take_runs(agent: AgentRecord, report: Done) -> list[TaskRecord | None]:
         runs.pop(run, None)
     if agent.blocked:
         agent.blocked.difference_update(report.runs)
-    agent.load = max(0.0, agent.load - cost) if runs else 0.0
+    if runs:
+        agent.load = max(0.0, agent.load - cost)
+    else:
+        agent.load = 0.0
+        runs.clear()  # gives back the memory of a table that had many
     return records
 
 

@@ -112,7 +112,7 @@ class Restoration:
         """The owner had these outcomes."""
         if session := self._state.sessions.get(number):
             for task in tasks:
-                record = session.tasks.get(task)
+                record = session.find(task)
                 if record is not None and record.state != DONE:
                     self._completion.cancel_known((task,), 0.0)  # its outcome was needed no longer
             self._completion.released(session, tasks, 0.0)
@@ -166,11 +166,11 @@ class Restoration:
         state.restoring = False
         free: list[TaskRecord] = []
         for session in state.sessions.values():
-            for task, record in session.tasks.items():
+            for record in session.records():
                 if record.state == HELD:
-                    assigned = self._assigned.get(task)
+                    assigned = self._assigned.get(record.id)
                     if assigned is not None and assigned[0] in self._agents:
-                        state.assigned_before[task] = assigned
+                        state.assigned_before[record.id] = assigned
                     elif record.extra is None or not record.extra.missing_inputs:
                         free.append(record)
         self._completion.drop_messages()
@@ -195,7 +195,7 @@ class Restoration:
 
         While nodes of a graph are still to come, all rows about its submission are there.
         """
-        needed = Counter(need for record in session.tasks.values() if record.extra for need in record.extra.needs)
+        needed = Counter(need for record in session.records() if record.extra for need in record.extra.needs)
         nodes = [
             (task, extra)
             for task, record in session.tasks.items()

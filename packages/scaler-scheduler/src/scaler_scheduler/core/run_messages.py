@@ -100,16 +100,19 @@ def _extra_columns(tasks: Sequence[TaskRecord]) -> dict[str, Any]:
     stored: list[int] = []
     pending: list[int] = []
     for position, task in enumerate(tasks):
-        if task.extra is not None and task.extra.needs:
-            for need, found in task.extra.inputs():
-                payload, is_stored = found or (b"", False)
-                if found is None:
-                    pending.append(len(inputs))
-                elif is_stored:
+        if (extra := task.extra) is None or not extra.needs:
+            continue
+        given = extra.given or {}
+        for need in extra.needs:
+            if (found := given.get(need)) is None:
+                pending.append(len(inputs))
+                inputs.append(b"")
+            else:
+                if found[1]:
                     stored.append(len(inputs))
-                dependents.append(position)
-                needs.append(need)
-                inputs.append(payload)
+                inputs.append(found[0])
+        needs += extra.needs
+        dependents += [position] * len(extra.needs)
     columns: dict[str, Any] = {
         "attempts": [task.attempt for task in tasks],
         "stored": [position for position, task in enumerate(tasks) if task.extra and task.extra.stored],

@@ -10,7 +10,7 @@ from math import inf
 from typing import Final
 
 from scaler_scheduler.core.completion import Completion
-from scaler_scheduler.core.records import ASSIGNED, DONE, SessionRecord
+from scaler_scheduler.core.records import ASSIGNED, DONE, EndedTasks, SessionRecord, TaskBlock
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.state import SchedulerState
 
@@ -52,7 +52,12 @@ class SessionEnds:
             tasks = ended[0].tasks
             while tasks and count > 0:
                 count -= 1
-                _, record = tasks.popitem()  # the last one; looking for it would take longer with each that is gone
+                # The last one; looking for it would take longer with each that is gone.
+                task, entry = tasks.popitem()
+                if isinstance(entry, TaskBlock):
+                    self._state.drop_plain(task)
+                    continue
+                record = entry.record(task) if isinstance(entry, EndedTasks) else entry
                 if record.state == DONE:
                     self._completion.release(record, now)
                 else:

@@ -38,6 +38,7 @@ from scaler_scheduler.core.records import (
     GraphRecord,
     LaneRecord,
     SessionRecord,
+    TaskEntry,
     TaskExtra,
     TaskRecord,
 )
@@ -156,6 +157,11 @@ class SchedulerState:
     def find(self, task: int) -> TaskRecord | None:
         """The task with this id, or None."""
         session = self.sessions.get(session_of(task))
+        return session.find(task) if session else None
+
+    def entry(self, task: int) -> TaskEntry | None:
+        """How the task with this id is known, or None if it is not: makes no record of it."""
+        session = self.sessions.get(session_of(task))
         return session.tasks.get(task) if session else None
 
     def find_run(self, run: int) -> TaskRecord | None:
@@ -263,6 +269,12 @@ class SchedulerState:
         elif task.extra is not None:
             self.leave_apart(task)
         task.call = b""
+
+    def drop_plain(self, task: int) -> None:
+        """A task without a record, whose session is over, is no longer wanted."""
+        self.event_log.ended[Status.CANCELLED] += 1
+        if self.event_log.listening:
+            self.event_log.gone(task)
 
     def leave_apart(self, task: TaskRecord) -> None:
         """A task that is HELD as a suspect, as pinned or as exclusive need not run any more, or runs already."""

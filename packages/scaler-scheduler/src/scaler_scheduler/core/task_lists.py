@@ -62,5 +62,5 @@ def _piece(
 
 
 def _state(session: SessionRecord, task: SessionTask) -> int:
-    record = session.tasks.get(task.id)
+    record = session.find(task.id)
     return DONE if task.outcome is not None or record is None else record.state

@@ -352,7 +352,7 @@ class Ledger:
             is_newest = rows.labels.get(entry.label) == entry.number
             return is_newest and session.named is not None and entry.label in session.named.labels
         if entry.kind == RecordKind.ATTEMPTS:
-            record = session.tasks.get(entry.tasks[0])
+            record = session.find(entry.tasks[0])
             return record is not None and record.state != DONE
         if entry.kind in (RecordKind.RELEASE, RecordKind.CANCEL):
             oldest = next(iter(rows.submits), None)
@@ -378,8 +378,8 @@ class Ledger:
 
     def _is_assigned(self, entry: _Entry) -> bool:
         for position in range(entry.witness, len(entry.tasks)):
-            record = self._state.find(entry.tasks[position])
-            if record is not None and record.state == ASSIGNED and record.run == entry.first_run + position:
+            record = self._state.entry(entry.tasks[position])
+            if isinstance(record, TaskRecord) and record.state == ASSIGNED and record.run == entry.first_run + position:
                 entry.witness = position
                 return True
         return False
