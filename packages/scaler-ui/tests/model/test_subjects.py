@@ -67,6 +67,9 @@ def test_a_task_has_links_to_all_that_it_belongs_to(model: MonitorModel) -> None
     assert facts["host"] == ("blue", "/host/blue") and facts["worker"] == ("vm:2-77", "/worker/vm:2-77")
     facts = told(subjects.task_facts(model, 3))
     assert facts["function"] == ("a/b c", "/function/a%2Fb%20c") and facts["worker"] == ("", "")
+    assert facts["graph"] == ("", "")
+    model.take(TaskEvents(edge_graphs=(4,), edge_first_tasks=(2,), edge_counts=(0,)), 50.0)
+    assert [told(subjects.task_facts(model, task))["graph"] for task in (1, 2)] == [("", ""), ("4", "/graph/4")]
     assert subjects.task_facts(model, 99) is None
 
 

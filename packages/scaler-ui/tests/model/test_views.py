@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scaler_protocol.messages import Status
-from scaler_protocol.monitoring import TaskEvents, TaskStep
+from scaler_protocol.monitoring import EventKind, TaskEvents, TaskStep
 from scaler_protocol.profiles import NO_PROFILE
 from scaler_ui.model import views
 from scaler_ui.model.addresses import PageRequest
@@ -50,12 +50,14 @@ def test_tasks_in_pages(model: MonitorModel) -> None:
     assert views.tasks(model, PageRequest(text="1f")).rows[0]["id"] == "1f"
 
 
-def test_workers_in_pages(model: MonitorModel) -> None:
+def test_workers_in_pages(model: MonitorModel, publications: Publications) -> None:
+    model.take(publications.batch(TaskStep.ASSIGNED, 1, 40, first_run=501), 50.0)
     page = views.workers(model, PageRequest(first=50, order="rss", descending=False), 50.0)
     assert page.total == 80 and len(page.rows) == 30
     page = views.workers(model, PageRequest(order="worker", descending=False, text="RUNNING"), 50.0)
     assert [row["worker"] for row in page.rows] == ["100|vm:1:0"] and page.rows[0]["silence"] == "0 s"
     assert views.workers(model, PageRequest(text="ram=4"), 50.0).rows[0]["silence"] == "12 s (stale)"
+    assert [page.rows[0][name] for name in ("task", "function")] == ["28", "math:sqrt"]
 
 
 def test_clients_functions_and_events(model: MonitorModel) -> None:
@@ -73,6 +75,15 @@ def test_clients_functions_and_events(model: MonitorModel) -> None:
         ("warning", "1f", "a run was lost"),
         ("info", "", "came"),
     ]
+    died = "vm:1: Worker[3] was killed by SIGKILL while it ran task 704a5b2c00000001, and 2 others were lost"
+    model.take(
+        TaskEvents(
+            text_numbers=(3,), text_kinds=(EventKind.WORKER,), text_subjects=("vm",), text_times=(3.0,),
+            text_levels=(30,), text_tasks=(0,), texts=(died,),
+        ),
+        50.0,
+    )  # fmt: skip
+    assert views.events(model, PageRequest(order="number")).rows[0]["task"] == "704a5b2c00000001"
 
 
 def test_the_overview(model: MonitorModel) -> None:

@@ -48,6 +48,7 @@ def task_facts(model: MonitorModel, task: int) -> Facts | None:
         Fact("state", row.state),
         _link("function", "function", row.function),
         _link("client", "client", model.client_name(row.session)),
+        _link("graph", "graph", _graph_of(model, task)),
         _link("host", "host", model.hosts.get(row.agent, "")),
         _link("worker", "worker", worker),
         Fact("attempt", str(row.attempt or "")),
@@ -57,6 +58,17 @@ def task_facts(model: MonitorModel, task: int) -> Facts | None:
         Fact("cpu", duration(row.cpu) if row.pid else ""),
         Fact("memory", size(row.memory) if row.memory else ""),
     ]
+
+
+def _graph_of(model: MonitorModel, task: int) -> str:
+    """The number of the graph that has this node; empty if none has that is still told of."""
+    status = model.status
+    graphs = zip(status.graphs, status.graph_nodes, strict=True) if status is not None else ()
+    for number, nodes in graphs:
+        known = model.graphs.find(number)
+        if known is not None and task in range(known.first_task, known.first_task + nodes):
+            return str(number)
+    return ""
 
 
 def _link(name: str, place: str, subject: str) -> Fact:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -120,16 +121,21 @@ def workers(model: MonitorModel, request: PageRequest, now: float) -> TablePage:
     if model.status is None:
         return TablePage([], 0)
     # Browsers have no integers of 64 bits, and names and process ids repeat from host to host.
-    rows = [
-        {
-            **asdict(row),
-            "run": f"{row.run:x}",
-            "key": f"{row.number}/{row.pid}",
-            "page": worker_name(row.agent, row.pid),
-        }
-        for row in worker_rows(model.status, now - model.heard)
-    ]
-    page = page_of(rows, request, ("worker", "agent", "host", "state", "capabilities"))
+    running, rows = model.tasks.runs(), list[Row]()
+    for row in worker_rows(model.status, now - model.heard):
+        place = running.get(row.run)
+        task = model.tasks.row(place) if place is not None else None
+        rows.append(
+            {
+                **asdict(row),
+                "run": f"{row.run:x}",
+                "key": f"{row.number}/{row.pid}",
+                "page": worker_name(row.agent, row.pid),
+                "task": f"{task.id:x}" if task else "",
+                "function": task.function if task else "",
+            }
+        )
+    page = page_of(rows, request, ("worker", "agent", "host", "state", "function", "capabilities"))
     shown = [
         {
             **row,
@@ -197,7 +203,7 @@ def events(model: MonitorModel, request: PageRequest) -> TablePage:
             "number": number,
             "time": event.time,
             "level": LEVELS.get(event.level, str(event.level)),
-            "task": f"{event.task:x}" if event.task else "",
+            "task": f"{event.task:x}" if event.task else _task_in(event.text),
             "host": event.subject if event.kind in (EventKind.WORKER, EventKind.AGENT) else "",
             "client": event.subject if event.kind == EventKind.CLIENT and event.subject in clients else "",
             "text": headline(event.text)[:TEXT_LIMIT],
@@ -205,6 +211,12 @@ def events(model: MonitorModel, request: PageRequest) -> TablePage:
         for number, event in enumerate(model.events)
     ]
     return page_of(rows, request, ("text", "task", "level"))
+
+
+def _task_in(text: str) -> str:
+    """The task that a sentence names, for example as that in which a worker died."""
+    found = re.search(r"\btask ([0-9a-f]{9,16})\b", text)
+    return found[1] if found else ""
 
 
 LARGE_FIGURES = ("running", "waiting", "tasks/s", "failed")

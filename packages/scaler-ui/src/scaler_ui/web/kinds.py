@@ -22,11 +22,16 @@ TASKS = TableKind(
 WORKERS = TableKind(
     "workers",
     {
-        "worker": "worker", "agent": "agent", "host": "host", "state": "state", "cpu": "cpu", "rss": "memory",
-        "free": "free", "sent": "sent", "queued": "queued", "lag": "lag", "itl": "ITL", "agt_cpu": "agent's cpu",
+        "worker": "worker", "agent": "agent", "host": "host", "state": "state", "task": "task", "function": "function",
+        "cpu": "cpu", "rss": "memory", "free": "free", "sent": "sent", "queued": "queued", "lag": "lag", "itl": "ITL",
+        "agt_cpu": "agent's cpu",
         "agt_rss": "agent's memory", "silence": "last heard", "capabilities": "offers",
     },
-    key="key", order="cpu", links={"worker": ("worker", "page"), "agent": ("host", "host"), "host": ("host", "host")},
+    key="key", order="cpu",
+    links={
+        "worker": ("worker", "page"), "agent": ("host", "host"), "host": ("host", "host"), "task": ("task", "task"),
+        "function": ("function", "function"),
+    },
 )  # fmt: skip
 RUNNERS = TableKind(
     "runners",
