@@ -20,7 +20,8 @@ from typing import TextIO
 
 import pytest
 
-from scaler_io.service.logs import LOGGER, LOGGING_OPTIONS, TextFormatter, announce, configure
+from scaler_io.links.effects import Log
+from scaler_io.service.logs import LOGGER, LOGGING_OPTIONS, TextFormatter, announce, configure, write
 from support.mounts import fill, small_memory
 
 
@@ -266,9 +267,12 @@ def test_lines_as_json(tmp_path: Path) -> None:
         raise KeyError("lost")
     except KeyError:
         LOGGER.exception("broken")
-    first, second = map(json.loads, target.read_text(encoding="utf-8").splitlines())
+    write(Log(logging.WARNING, "it died", task=0xABC1, worker="Worker[3]"), "Agent")
+    first, second, third = map(json.loads, target.read_text(encoding="utf-8").splitlines())
     assert (first["level"], first["message"], first["process"]) == ("INFO", 'said "ü"\nand more', os.getpid())
+    assert first["host"] == socket.gethostname() and "task" not in first
     assert datetime.fromisoformat(first["time"]).tzinfo is not None and "traceback" not in first
+    assert (third["task"], third["worker"], third["message"]) == ("abc1", "Worker[3]", "Agent: it died")
     assert second["level"] == "ERROR" and second["traceback"].endswith("KeyError: 'lost'")
 
 

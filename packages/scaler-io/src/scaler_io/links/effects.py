@@ -19,10 +19,12 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Log a line; `level` is one of the logging module's."""
+    """Log a line, perhaps about a task (its id) and the worker that has it; `level` is one of the logging module's."""
 
     level: int
     text: str
+    task: int = 0
+    worker: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,13 @@ import json
 import logging
 import logging.config
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, TextIO
 
+from scaler_io.links.effects import Log
 from scaler_io.service.options import LOGGING_LEVEL, Option, one_of
 from scaler_protocol.safe_text import escaped_lines
 
@@ -19,6 +21,8 @@ if sys.platform != "win32":
     from scaler_io.service.nonblocking import NonblockingWriter
 
 LOGGER: Final = logging.getLogger("scaler")
+ABOUT: Final = ("task", "worker")
+"""Attributes of records that are fields of lines."""
 LOG_FORMAT: Final = one_of("text", "json")
 
 LOGGING_OPTIONS: Final = (
@@ -120,17 +124,31 @@ class TextFormatter(logging.Formatter):
         return escaped_lines(super().format(record), "  ")
 
 
+def write(line: Log, program: str = "") -> None:
+    """Write a line of a core, which begins with the name of the program."""
+    about = {"task": f"{line.task:x}" if line.task else "", "worker": line.worker}
+    LOGGER.log(line.level, "%s%s", f"{program}: " if program else "", line.text, extra=about)
+
+
 class JsonFormatter(logging.Formatter):
-    """Formats a line as an object: time (ISO 8601), level, process, message, and a traceback if there is one."""
+    """Formats a line as an object: time (ISO 8601), level, host, process, message, if it is about them task (its id)
+    and worker, and a traceback if there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._host = socket.gethostname()
 
     def format(self, record: logging.LogRecord) -> str:
         """The line of a record."""
         entry = {
             "time": datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds"),
             "level": record.levelname,
+            "host": self._host,
             "process": record.process,
             "message": record.getMessage(),
         }
+        about = {name: value for name in ABOUT if (value := record.__dict__.get(name))}
+        entry |= about
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
         line = json.dumps(entry, ensure_ascii=False)

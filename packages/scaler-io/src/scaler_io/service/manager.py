@@ -27,6 +27,7 @@ from scaler_io.provisioning.events import (
 )
 from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError
 from scaler_io.security.keyring import Credentials
+from scaler_io.service.logs import write
 from scaler_io.service.turn_loop import TurnLoop
 from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.addresses import Address
@@ -71,7 +72,7 @@ class WorkerManager:
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._perform: dict[type[Any], Callable[[Any], None]] = {
             SendStatus: lambda effect: self._dialer.uplink.send(effect.status),
-            Log: lambda effect: LOGGER.log(effect.level, "%s", effect.text),
+            Log: write,
             EndManager: self._end,
             StartUnits: self._start_units,
             StopUnits: self._stop_units,

@@ -18,6 +18,7 @@ from scaler_io.links.effects import Log, Send, Stop, perform_each
 from scaler_io.links.events import HubEvent, SendFailed
 from scaler_io.links.hub import Hub
 from scaler_io.links.streams import ACK_SECONDS, Frames
+from scaler_io.service.logs import write
 from scaler_io.service.sweep import Sweep
 from scaler_io.service.turn_loop import TurnLoop
 from scaler_io.transport.endpoint import TURN_MESSAGES
@@ -158,7 +159,7 @@ class ServiceTurn:
         self._hub.send(effect.to, effect.message)
 
     def _log(self, effect: Log) -> None:
-        LOGGER.log(effect.level, "%s: %s", self._name, effect.text)
+        write(effect, self._name)
 
     def _end(self, effect: Stop) -> None:
         LOGGER.info("%s: ending, %s", self._name, effect.reason)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from scaler_io.links.effects import Log, perform_each
+from scaler_io.service.logs import write
 from scaler_io.service.turn_loop import TurnLoop
 from scaler_io.transport.in_process import AnyDialer
 from scaler_protocol.handshake import Goodbye
@@ -81,7 +82,7 @@ class Agent:
             events.TakeSamples: probes.take_samples,
             events.KillWorker: supervisor.kill,
             events.EndWorker: supervisor.end_worker,
-            Log: self._log,
+            Log: write,
             events.ResizeDone: lambda effect: self._resized(),
             events.EndAgent: self._end_agent,
         }
@@ -210,9 +211,6 @@ class Agent:
     def _send_tasks(self, effect: events.SendTasks) -> None:
         self._writer.send_tasks(effect)
         self._reader.tasks_sent(effect.worker)
-
-    def _log(self, effect: Log) -> None:
-        LOGGER.log(effect.level, effect.text)
 
     def _end_agent(self, effect: events.EndAgent) -> None:
         self.stop(effect.code, *effect.reasons)

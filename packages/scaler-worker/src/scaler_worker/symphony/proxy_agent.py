@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from scaler_io.links.effects import Log, perform_each
+from scaler_io.service.logs import write
 from scaler_io.service.turn_loop import TurnLoop
 from scaler_io.transport.in_process import AnyDialer
 from scaler_protocol.handshake import Goodbye
@@ -83,7 +84,7 @@ class ProxyAgent:
         self._errors = LogOnce(LOGGER)
         self._perform: dict[type, Callable[[Any], object]] = {
             SendToScheduler: lambda effect: self._link.send(effect.message),
-            Log: lambda effect: LOGGER.log(effect.level, effect.text),
+            Log: write,
             EndAgent: lambda effect: self.stop(effect.code, *effect.reasons),
             OpenSession: self._open_session,
             StartRun: self._start,

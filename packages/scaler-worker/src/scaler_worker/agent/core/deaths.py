@@ -52,15 +52,18 @@ class Deaths:
         self._in_flight.discard_withdrawn(worker, entries)
         self._in_flight.requeue(requeued)
         if not killed:
-            where = "".join(f" while it ran task {task:x}" for run, task, *_ in entries if run == current)
+            ran = next((task for run, task, *_ in entries if run == current), 0)
+            where = f" while it ran task {ran:x}" if ran else ""
             text = f"{worker.name} (process {worker.pid}) {event.reason}{where}"
             if worker.was_asked_to_end and not where:  # nothing has gone wrong
-                self._in_flight.effects.append(Log(logging.INFO, text))
+                self._in_flight.effects.append(Log(logging.INFO, text, worker=worker.name))
                 return
             self._workers.deaths.append(text)
             # Its task's error has all of the last words, if it had a task.
             said = event.text.partition("\n")[0] if where else event.text
-            self._in_flight.effects.append(Log(logging.WARNING, f"{text}: {said}" if said else text))
+            self._in_flight.effects.append(
+                Log(logging.WARNING, f"{text}: {said}" if said else text, task=ran, worker=worker.name)
+            )
 
     def _delete_unreported(self, worker: WorkerRecord, begun: Sequence[Entry]) -> None:
         """Delete the results that these runs may have stored and not reported."""

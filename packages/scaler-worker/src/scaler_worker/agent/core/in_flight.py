@@ -272,7 +272,7 @@ class InFlight:
         if worker.state == WorkerState.STOPPING:
             return
         text = f"{worker.name} (process {worker.pid}) is replaced: a task has overwritten its replies or shared state"
-        self.effects.append(Log(logging.WARNING, text))
+        self.effects.append(Log(logging.WARNING, text, worker=worker.name))
         worker.charged_run = run
         self.kill(worker, None, b"", now)
 
@@ -504,7 +504,8 @@ class InFlight:
         """Kill a worker to stop one of its runs, which ends with this status and `kill_reason` as its payload."""
         if run is not None and (entry := worker.next_entry()):
             text = f"{worker.name} (process {worker.pid}) is killed to stop task {entry[TASK]:x}"
-            self.effects.append(Log(logging.INFO, f"{text}: {restore(kill_reason)}" if kill_reason else text))
+            text = f"{text}: {restore(kill_reason)}" if kill_reason else text
+            self.effects.append(Log(logging.INFO, text, task=entry[TASK], worker=worker.name))
         worker.kill_target, worker.kill_reason, worker.kill_status = run, kill_reason, status
         worker.state = WorkerState.STOPPING
         self._workers.reindex(worker, now)
