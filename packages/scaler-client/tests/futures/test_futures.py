@@ -93,6 +93,13 @@ def later(work: Callable[[], object], future: ScalerFuture[Any]) -> threading.Th
     return thread
 
 
+def test_a_future_names_its_task_and_claims_no_more_than_is_known(desk: FutureDesk) -> None:
+    future = make(desk, 0x1F)
+    assert repr(future) == "<ScalerFuture 1f pending>"  # whether it runs, is queued or waits the client is not told
+    settle(future)
+    assert repr(future) == "<ScalerFuture 1f finished>"
+
+
 # --- size -----------------------------------------------------------------------------------------------------------
 
 

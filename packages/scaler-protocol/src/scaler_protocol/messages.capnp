@@ -356,6 +356,7 @@ struct MonitorStatus {
   graphFailed @53 :List(UInt64);
   graphCancelled @54 :List(UInt64);
   graphAssigned @55 :List(UInt64);
+  graphRunning @96 :List(UInt64);
   graphStartTimes @56 :List(Float64);
   graphEndTimes @57 :List(Float64);
   graphsEnded @58 :UInt64;

@@ -81,7 +81,7 @@ class MonitorStatus:
         ("function_names", "function_counts", "function_seconds", "function_runs", "function_run_seconds"),
         (
             "graphs", "graph_sessions", "graph_nodes", "graph_succeeded", "graph_failed", "graph_cancelled",
-            "graph_assigned", "graph_start_times", "graph_end_times",
+            "graph_assigned", "graph_start_times", "graph_end_times", "graph_running",
         ),
         (
             "managers", "manager_kinds", "manager_hosts", "manager_maximums", "manager_desired", "manager_joined",
@@ -192,6 +192,7 @@ class MonitorStatus:
     agent_disks_free: Sequence[int] = ()
     agent_shared_free: Sequence[int] = ()
     waiting_shortages: Sequence[str] = ()
+    graph_running: Sequence[int] = ()
 
 
 def changes(status: MonitorStatus, before: MonitorStatus) -> MonitorStatus:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scaler_protocol.ids import function_id
 from scaler_protocol.limits import DEATHS
 from scaler_protocol.messages import AgentStatus, Group, Submit
 from scaler_protocol.payloads import Payloads
@@ -72,3 +73,17 @@ def test_sessions_and_graphs_beyond_a_number_are_summed_up(make_driver: type[Sch
     assert (told.client_sessions[-1], told.client_names[-1], told.client_tasks[-1]) == (0, "3 others", 6)
     assert len(told.graphs) == GRAPHS + 1
     assert (told.graphs[-1], told.graph_nodes[-1], told.graph_succeeded[-1]) == (0, 7, 0)
+
+
+def test_nodes_of_a_graph_run_once_their_agent_has_begun_them(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(session=1), driver.agent()
+    driver.submit(client, session=1)
+    driver.done(agent, driver.runs(agent))
+    tasks = list(range(first := (1 << 32) + 2, first + 3))
+    group, calls = Group(function_id(b"body")), Payloads([b"call"] * 3)
+    driver.feed(client, Submit([group], tasks, calls, graph=first, graph_size=4, consumers=[0] * 3))
+    runs = driver.runs(agent)
+    assert len(runs) == 2
+    driver.feed(agent, report(1, first_run=min(runs.values())))
+    told = driver.core.snapshot(FIGURES, driver.now)
+    assert (told.graph_nodes, told.graph_assigned, told.graph_running) == ([4], [2], [1])

@@ -22,15 +22,16 @@ EMPTY = MonitorModel(tasks=10)
 def test_graphs_and_how_far_they_are(publications: Publications) -> None:
     status = publications.status(
         graphs=(3, 4), graph_sessions=(7, 99), graph_nodes=(10, 4), graph_succeeded=(5, 2), graph_failed=(1, 0),
-        graph_cancelled=(0, 2), graph_assigned=(2, 0), graph_start_times=(990.0, 980.0), graph_end_times=(0.0, 981.0),
+        graph_cancelled=(0, 2), graph_assigned=(2, 0), graph_running=(1, 0),
+        graph_start_times=(990.0, 980.0), graph_end_times=(0.0, 981.0),
     )  # fmt: skip
     first, second = cluster_views.graphs(publications.model_of(status), PageRequest(order="graph")).rows
     assert (first["graph"], first["client"], first["state"], first["progress"], first["took"]) == (
         4, "session 63", "over", "100%", "1.0 s",
     )  # fmt: skip
-    assert (second["client"], second["left"], second["running"], second["progress"], second["took"]) == (
-        "Client|a", 4, 2, "60%", "10.0 s",
-    )  # fmt: skip
+    assert [second[name] for name in ("client", "waiting", "queued", "running", "progress", "took")] == [
+        "Client|a", 2, 1, 1, "60%", "10.0 s",
+    ]  # fmt: skip
     assert cluster_views.graphs(EMPTY, PageRequest()).total == 0
 
 

@@ -28,7 +28,8 @@ def looks_at(publications: Publications, *edges: tuple[int, int], nodes: int = 5
     ids = [FIRST + at for at in range(5)]
     counts: dict[str, Any] = {
         "graphs": (4,), "graph_sessions": (7,), "graph_nodes": (nodes,), "graph_succeeded": (1,), "graph_failed": (2,),
-        "graph_cancelled": (0,), "graph_assigned": (1,), "graph_start_times": (990.0,), "graph_end_times": (0.0,),
+        "graph_cancelled": (0,), "graph_assigned": (1,), "graph_running": (1,),
+        "graph_start_times": (990.0,), "graph_end_times": (0.0,),
     }  # fmt: skip
     model = publications.model_of(
         publications.status(snapshot=True),

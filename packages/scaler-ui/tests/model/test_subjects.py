@@ -48,7 +48,8 @@ def model(publications: Publications) -> MonitorModel:
             graph_succeeded=(5,),
             graph_failed=(0,),
             graph_cancelled=(0,),
-            graph_assigned=(1,),
+            graph_assigned=(3,),
+            graph_running=(1,),
             graph_start_times=(1000.0,),
             graph_end_times=(0.0,),
         ),
@@ -131,7 +132,8 @@ def test_clients_functions_and_graphs(model: MonitorModel) -> None:
     facts = told(subjects.function_facts(model, "m:f"))
     assert facts["raised"] == ("1", "/tasks?function=m:f&state=raised") and facts["ended"][0] == "1"
     assert told(subjects.function_facts(model, "a/b c"))["ended"] == ("none", "")
-    assert told(subjects.graph_facts(model, GraphLooks(model), 4))["left"] == ("5", "")
+    facts = told(subjects.graph_facts(model, GraphLooks(model), 4))
+    assert [facts[name][0] for name in ("done", "running", "queued", "waiting")] == ["5", "1", "2", "2"]
     assert subjects.client_facts(model, "x") is None and subjects.function_facts(model, "x") is None
     assert subjects.graph_facts(model, GraphLooks(model), 5) is None and subjects.function_facts(model, "") is None
 

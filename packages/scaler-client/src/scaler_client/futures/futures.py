@@ -516,7 +516,7 @@ class ScalerFuture(Future[T]):
 
     def _word(self) -> str:
         if self._status == _PENDING:
-            return "running"
+            return "pending"
         if self._status == _CANCELLED:
             return "cancelled"
         return "finished" if self._status in (Status.VALUE, _VALUE) else "failed"

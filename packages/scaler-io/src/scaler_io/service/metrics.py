@@ -163,18 +163,18 @@ def _functions(status: MonitorStatus) -> Iterator[Metric]:
 
 def _graphs(status: MonitorStatus) -> Iterator[Metric]:
     living = [at for at, ended in enumerate(status.graph_end_times) if not ended]
-    nodes, done, failed, cancelled, assigned = (
+    nodes, done, failed, cancelled, assigned, running = (
         sum(column[at] for at in living)
         for column in (
             status.graph_nodes, status.graph_succeeded, status.graph_failed, status.graph_cancelled,
-            status.graph_assigned,
+            status.graph_assigned, status.graph_running,
         )
     )  # fmt: skip
     yield GaugeMetricFamily("scaler_graphs", "Graphs that are under way.", value=len(living))
     yield CounterMetricFamily("scaler_graphs_ended", "Graphs that have ended.", value=status.graphs_ended)
     states = {
-        "done": done, "failed": failed, "cancelled": cancelled, "assigned": assigned,
-        "waiting": nodes - done - failed - cancelled - assigned,
+        "done": done, "failed": failed, "cancelled": cancelled, "running": running,
+        "queued": assigned - running, "waiting": nodes - done - failed - cancelled - assigned,
     }  # fmt: skip
     text = "Nodes of the graphs that are under way."
     yield _gauge("scaler_graph_nodes", text, ("state",), states, states.values())

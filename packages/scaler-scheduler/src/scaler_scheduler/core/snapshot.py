@@ -250,10 +250,13 @@ def _graphs(state: SchedulerState, since: float) -> dict[str, Any]:
     if len(graphs) > GRAPHS:
         graphs.sort(key=lambda graph: -graph.number)
         graphs, others = graphs[:GRAPHS], graphs[GRAPHS:]
-    at_agents = (
-        task.extra for agent in state.agents.values() for task in agent.runs.values() if task.state == ASSIGNED
-    )
-    assigned = Counter(extra.graph.number for extra in at_agents if extra is not None and extra.graph is not None)
+    assigned, running = Counter[int](), Counter[int]()
+    for agent in state.agents.values():
+        for run, task in agent.runs.items():
+            extra = task.extra
+            if task.state == ASSIGNED and extra is not None and extra.graph is not None:
+                assigned[extra.graph.number] += 1
+                running[extra.graph.number] += run in agent.running
     listed: list[tuple[int, int, Sequence[GraphRecord], float]] = [
         (graph.number, graph.session, [graph], graph.ended) for graph in graphs
     ]
@@ -267,6 +270,7 @@ def _graphs(state: SchedulerState, since: float) -> dict[str, Any]:
         "graph_failed": [_nodes(each, "failed") for _, _, each, _ in listed],
         "graph_cancelled": [_nodes(each, "cancelled") for _, _, each, _ in listed],
         "graph_assigned": [sum(assigned[graph.number] for graph in each) for _, _, each, _ in listed],
+        "graph_running": [sum(running[graph.number] for graph in each) for _, _, each, _ in listed],
         "graph_start_times": [since + min(graph.begun for graph in each) for _, _, each, _ in listed],
         "graphs_ended": state.graphs_ended,
         "graph_end_times": [since + ended if ended else 0.0 for _, _, _, ended in listed],

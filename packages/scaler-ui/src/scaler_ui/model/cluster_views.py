@@ -28,17 +28,18 @@ def graphs(model: MonitorModel, request: PageRequest) -> TablePage:
             "done": done,
             "failed": failed,
             "cancelled": cancelled,
-            "running": assigned,
-            "left": nodes - done - failed - cancelled,
+            "running": running,
+            "queued": assigned - running,
+            "waiting": nodes - done - failed - cancelled - assigned,
             "progress": (done + failed + cancelled) / nodes if nodes else 0.0,
             "begun": begun,
             "took": (ended or status.at) - begun,
             "state": "over" if ended else "under way",
         }
-        for number, session, nodes, done, failed, cancelled, assigned, begun, ended in zip(
+        for number, session, nodes, done, failed, cancelled, assigned, running, begun, ended in zip(
             status.graphs, status.graph_sessions, status.graph_nodes, status.graph_succeeded, status.graph_failed,
-            status.graph_cancelled, status.graph_assigned, status.graph_start_times, status.graph_end_times,
-            strict=True,
+            status.graph_cancelled, status.graph_assigned, status.graph_running, status.graph_start_times,
+            status.graph_end_times, strict=True,
         )
     ]  # fmt: skip
     page = page_of(rows, request, ("graph", "client", "state"))

@@ -99,8 +99,8 @@ GRAPHS = TableKind(
     "graphs",
     {
         "graph": "graph", "client": "client", "state": "state", "nodes": "nodes", "done": "done", "failed": "failed",
-        "cancelled": "cancelled", "running": "with agents", "left": "left", "progress": "progress", "begun": "begun",
-        "took": "time",
+        "cancelled": "cancelled", "running": "running", "queued": "queued", "waiting": "waiting",
+        "progress": "progress", "begun": "begun", "took": "time",
     },
     key="graph", order="graph", links={"graph": ("graph", "graph"), "client": ("client", "client")},
 )  # fmt: skip
