@@ -13,6 +13,11 @@ from scaler_ui.model.colours import FunctionColours
 from scaler_ui.model.views import Points, TaskStream
 
 _LABEL = {"hideOverlap": True}
+_TIMES = {
+    "year": "{yyyy}", "month": "{MM}-{dd}", "day": "{MM}-{dd}", "hour": "{HH}:{mm}", "minute": "{HH}:{mm}",
+    "second": "{HH}:{mm}:{ss}", "millisecond": "{HH}:{mm}:{ss}",
+}  # fmt: skip
+"""Formats of times on axes: a mark at the beginning of a day is its date."""
 _FAINT = {"lineStyle": {"color": "#8884"}}
 _TIP = {"backgroundColor": "#101a2b", "borderWidth": 0, "textStyle": {"color": "#e5eaf0", "fontSize": 12}}
 _COLOURS = ["#3b82f6", "#d97706", "#10b981"]
@@ -69,7 +74,7 @@ class LinesOverTime:
         options["xAxis"].append(
             {
                 "type": "time", "gridIndex": place, "min": "dataMin", "max": "dataMax", "splitNumber": 4,
-                "axisLabel": {**_LABEL, "show": is_last, "formatter": "{HH}:{mm}:{ss}"},
+                "axisLabel": {**_LABEL, "show": is_last, "formatter": _TIMES},
             }
         )  # fmt: skip
         options["yAxis"].append(
@@ -145,7 +150,7 @@ class Timeline:
         options: dict[str, Any] = {
             "tooltip": {":formatter": _HINT, **_TIP},
             "grid": {"left": 4, "right": 12, "top": 12, "bottom": 56, "containLabel": True},
-            "xAxis": {"type": "time", "axisLabel": {**_LABEL, "formatter": "{HH}:{mm}:{ss}"}},
+            "xAxis": {"type": "time", "axisLabel": {**_LABEL, "formatter": _TIMES}},
             "yAxis": {
                 "type": "category", "inverse": True, "axisTick": {"show": False},
                 "axisLabel": {**_LABEL, "width": 130, "overflow": "truncate"},
