@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from xml.etree.ElementTree import fromstring
 
 import pytest
 
+from support.clusters import LocalCluster
 from support.processes import run_script
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -119,10 +121,55 @@ EXPECTED = {
 }
 
 
+GALLERY = {
+    "event_log": r"""
+        [\d,]+ events of 6 files; 95 % of the payments within \d\d\d ms
+    """,
+    "image_tiles": r"""
+        4 tiles of 64 x 64 pixels; mean brightness 109
+    """,
+    "model_search": r"""
+        8 fits; best C=\S+ gamma=\S+: 0\.[89]\d+
+    """,
+    "option_book": r"""
+        40 options, 36 tasks
+        at 100: value -53\.3, delta -16\.54, gamma -0\.888
+    """,
+    "web_service": r"""
+        8 requests answered; 1,229 primes below 10,000
+    """,
+    "yield_curve": r"""
+        81 calls; the book is worth -118,123
+        it loses 3,233 when all rates rise by a basis point
+    """,
+}
+
+HEAVY = {"event_log", "model_search"}
+"""Imports of pandas and scikit-learn, in each worker, take 20 s of CPU."""
+
+
 @pytest.mark.parametrize("name", EXPECTED)
 def test_example(name: str) -> None:
-    said = [line.strip() for line in run_script(EXAMPLES / f"{name}.py").splitlines() if not LOG_LINE.match(line)]
-    expected = [line.strip() for line in EXPECTED[name].strip().splitlines()]
+    check(run_script(EXAMPLES / f"{name}.py"), EXPECTED[name])
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.soak) if name in HEAVY else name for name in GALLERY]
+)
+def test_gallery(name: str, cluster: LocalCluster, tmp_path: Path) -> None:
+    picture = tmp_path / "picture"
+    words = ("--small", "--address", cluster.address, "--picture", str(picture))
+    check(run_script(EXAMPLES / "gallery" / f"{name}.py", *words), GALLERY[name])
+    if name == "image_tiles":
+        assert picture.read_bytes().startswith(b"\x89PNG")
+    else:
+        assert fromstring(picture.read_text("utf-8")).tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def check(output: str, patterns: str) -> None:
+    """Each line is as expected."""
+    said = [line.strip() for line in output.splitlines() if not LOG_LINE.match(line)]
+    expected = [line.strip() for line in patterns.strip().splitlines()]
     assert len(said) == len(expected), said
     for line, pattern in zip(said, expected, strict=True):
         assert re.fullmatch(pattern, line), said
@@ -141,3 +188,8 @@ def test_every_example_is_listed_and_tested() -> None:
     assert files == {*EXPECTED, "demo"}
     index = (EXAMPLES / "README.md").read_text("utf-8")
     assert set(re.findall(r"^\| \[(\w+)\.py\]\((\w+)\.py\)", index, re.MULTILINE)) == {(name, name) for name in files}
+    gallery = (EXAMPLES.parent / "docs" / "gallery.md").read_text("utf-8")
+    assert set(re.findall(r"\(\.\./examples/gallery/(\w+)\.py\)", gallery)) == {*GALLERY}
+    assert {path.stem for path in (EXAMPLES / "gallery").glob("*.py")} == {*GALLERY, "drawing", "session"}
+    for path in re.findall(r"!\[.*\]\((pictures/\S+)\)", gallery):
+        assert (EXAMPLES.parent / "docs" / path).exists()
