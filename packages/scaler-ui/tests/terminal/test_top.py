@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from scaler_protocol.addresses import Address
-from scaler_protocol.monitoring import TaskEvents
+from scaler_protocol.monitoring import EventKind, TaskEvents
 from scaler_ui.listening import Listening, NoStatusError
 from scaler_ui.model import text_view
 from scaler_ui.model.tables import fields
@@ -197,6 +197,52 @@ def test_nothing_is_cut_off_in_80_columns(listening: Listening) -> None:
         assert "client_manager" in text(app, "body") and "Client|a: 6" in text(app, "body")
 
     drive(listening, steps, (80, 24))
+
+
+def test_a_low_screen_is_for_workers_and_findings(listening: Listening, publications: Publications) -> None:
+    listening.model.take(publications.status(500, refusal=f"journal: {'no space left on device ' * 4}"), 50.0)
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        assert len(names(app)) >= 7
+        assert len(text(app, "findings").splitlines()) == 2 and "no space left" in text(app, "findings")
+        for part in ("keys", "total", "header"):
+            assert len(text(app, part).splitlines()) == 1, part
+        assert "all keys[?]" in text(app, "keys") and "agt_cpu[C]" not in text(app, "keys")
+        await pilot.press("question_mark")
+        assert "agt_cpu[C]" in text(app, "details") and "PgDn" in text(app, "details")
+        await pilot.press("question_mark")
+        assert not app.query_one("#details").display
+
+    drive(listening, steps, (80, 24))
+
+
+def test_a_wide_screen_has_hosts_and_what_workers_run(listening: Listening, publications: Publications) -> None:
+    places: dict[str, Any] = {"agent_hosts": ("red", "blue"), "agent_shared_free": (2**33, 0)}
+    listening.model.take(publications.status(at=1090.0, worker_seconds=[90.0, *[0.0] * 5], **places), 50.0)
+    died = TaskEvents(
+        text_numbers=(1, 2), text_kinds=(EventKind.WORKER, EventKind.AGENT), text_subjects=("blue", "green"),
+        text_times=(1001.0, 1002.0), text_levels=(30, 30), text_tasks=(0, 0), texts=("a worker died", "host lost"),
+    )  # fmt: skip
+    listening.model.take(died, 50.0)
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        heading, *lines = [line.rpartition(" | ")[2].split() for line in text(app, "summary").splitlines()]
+        assert heading == ["host", "workers", "busy", "cpu", "free", "disk", "shm", "lag", "deaths", "failures"]
+        assert lines[:3] == [
+            ["blue", "3", "0", "120%", "953.7m", "1024.0g", "1.0ms", "1", "0"],
+            ["red", "3", "1", "30%", "953.7m", "1024.0g", "8.0g", "0.7ms", "0", "0"],
+            ["green", "gone", "0", "0%", "0us", "0", "0"],
+        ]
+        assert text(app, "header").split()[-3:] == ["ITL", "for", "function"]
+        (running,) = [line for line in text(app, "body").splitlines() if "100|vm:1:0" in line]
+        assert " 90.0 s  math:sqrt" in running and "client_manager" in text(app, "body")
+        parts = ("findings", "summary", "keys", "total", "header", "body")
+        assert max(len(line) for part in parts for line in text(app, part).splitlines()) <= 200
+        await pilot.resize_terminal(159, 50)
+        await pilot.pause()
+        assert "host " not in text(app, "summary") and "function" not in text(app, "header")
+
+    drive(listening, steps, (200, 50))
 
 
 def test_old_figures_are_marked(listening: Listening, clock: FakeTime) -> None:

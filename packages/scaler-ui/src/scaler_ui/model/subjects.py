@@ -13,7 +13,7 @@ from scaler_ui.model.failures import failures_of
 from scaler_ui.model.graph_looks import GraphLook, GraphLooks
 from scaler_ui.model.host_rows import host_rows
 from scaler_ui.model.model import MonitorModel
-from scaler_ui.model.tables import task_of_run, worker_rows
+from scaler_ui.model.tables import current_tasks, task_of_run, worker_rows
 from scaler_ui.model.task_table import ENDINGS
 from scaler_ui.model.views import Row, TablePage, page_of, sessions_of
 
@@ -132,27 +132,22 @@ def runners(model: MonitorModel, host: str, request: PageRequest) -> TablePage:
     """The workers of a host with what they run."""
     if model.status is None:
         return TablePage([], 0)
-    running = model.tasks.runs()
-    rows: list[Row] = []
-    for worker in worker_rows(model.status):
-        if worker.host != host:
-            continue
-        place = running.get(worker.run)
-        task = model.tasks.row(place) if place is not None else None
-        rows.append(
-            {
-                "key": f"{worker.number}/{worker.pid}",
-                "worker": worker.worker,
-                "page": worker_name(worker.agent, worker.pid),
-                "state": worker.state,
-                "task": f"{task.id:x}" if task else "",
-                "function": task.function if task else "",
-                "elapsed": task.duration if task else 0.0,
-                "cpu": worker.cpu,
-                "rss": worker.rss,
-                "queued": worker.queued,
-            }
-        )
+    workers = [worker for worker in worker_rows(model.status) if worker.host == host]
+    rows: list[Row] = [
+        {
+            "key": f"{worker.number}/{worker.pid}",
+            "worker": worker.worker,
+            "page": worker_name(worker.agent, worker.pid),
+            "state": worker.state,
+            "task": f"{task.id:x}" if task else "",
+            "function": task.function if task else "",
+            "elapsed": task.duration if task else 0.0,
+            "cpu": worker.cpu,
+            "rss": worker.rss,
+            "queued": worker.queued,
+        }
+        for worker, task in zip(workers, current_tasks(model, [worker.run for worker in workers]), strict=True)
+    ]
     page = page_of(rows, request, ("worker",))
     for row in page.rows:
         elapsed = duration(row["elapsed"]) if row["task"] else ""

@@ -5,6 +5,7 @@ Fractions of CPU are in percent of a core, memory in bytes, lag in seconds.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -14,7 +15,9 @@ from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.messages import WorkerState
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_ui.model.findings import findings
+from scaler_ui.model.host_rows import host_rows
 from scaler_ui.model.model import IN_TASK, MonitorModel, stale_report_seconds
+from scaler_ui.model.task_table import TaskRow
 
 EVENTS_SHOWN = 20
 STATE_WORDS = {
@@ -120,8 +123,10 @@ def fields(model: MonitorModel, now: float) -> dict[str, Any]:
         return {}
     quiet = now - model.heard
     workers = worker_rows(status, quiet)
+    tasks = current_tasks(model, [worker.run for worker in workers])
     return {
         "address": status.address,
+        "time": status.at,
         "findings": [
             {"severity": finding.severity.name.lower(), "text": finding.text, "subject": finding.subject}
             for finding in findings(model, now)
@@ -144,12 +149,24 @@ def fields(model: MonitorModel, now: float) -> dict[str, Any]:
             "sent": sum(status.agent_assigned),
             "queued": sum(status.agent_queued) + sum(status.worker_queues),
         },
-        "workers": [asdict(worker) for worker in workers],
+        "hosts": list(host_rows(model, status).values()),
+        "workers": [{**asdict(worker), **_work(task)} for worker, task in zip(workers, tasks, strict=True)],
         "managers": [asdict(manager) for manager in manager_rows(status)],
         "client_manager": client_tasks(status),
         "func_to_num_tasks": _function_counts(status),
         "events": [asdict(event) for event in list(model.events)[-EVENTS_SHOWN:]],
     }
+
+
+def current_tasks(model: MonitorModel, runs: Iterable[int]) -> list[TaskRow | None]:
+    """The tasks of these runs, as far as they are known."""
+    rows = model.tasks.runs()
+    return [model.tasks.row(rows[run]) if run in rows else None for run in runs]
+
+
+def _work(task: TaskRow | None) -> dict[str, Any]:
+    """What a worker does, and for how many seconds it has."""
+    return {"function": task.function if task else "", "elapsed": task.duration if task else 0.0}
 
 
 def _most(entry: tuple[str, int]) -> int:

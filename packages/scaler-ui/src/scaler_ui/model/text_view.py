@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from textwrap import wrap
 from typing import Any
 
+from scaler_protocol import units
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.plurals import counted
 from scaler_protocol.tracebacks import headline
@@ -27,6 +28,12 @@ COLUMNS: tuple[tuple[str, str], ...] = (
 """The sortable columns, and the key that sorts by each."""
 SHORTCUTS = "Shortcuts: " + " ".join(f"{name}[{key}]" for name, key in COLUMNS)
 KEYS = "filter[/] details[Enter] why[y] events[e] move[arrows, PgUp, PgDn] quit[q]"
+FEW_KEYS = "filter[/] details[Enter] why[y] events[e] quit[q] all keys[?]"
+LOW = 30
+"""Lines below which the screen leaves out what is not about the cluster."""
+WIDE = 160
+"""Columns of text from which hosts, and what workers run, are shown."""
+HOST_COLUMNS = ("host", "workers", "busy", "cpu", "free", "disk", "shm", "lag", "deaths", "failures")
 _NAME_CELLS = 30
 _SIDE_CELLS = 24
 """Columns of text below which nothing is shown beside the workers."""
@@ -106,15 +113,49 @@ def beside(boxes: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def summary(fields: dict[str, Any], types: int | None = None) -> list[str]:
-    """The upper part: the scheduler and its messages, of which only the most frequent types are shown."""
+def summary(fields: dict[str, Any], width: int, types: int | None = None) -> list[str]:
+    """The upper part: the scheduler and its messages, of which only the most frequent types are shown; then hosts."""
     scheduler = fields["scheduler"]
     counts = [
         _box(name, ((entry, f"{count:,}") for entry, count in islice(fields[name].items(), limit)))
         for name, limit in (("task_manager", None), ("scheduler_sent", types), ("scheduler_received", types))
     ]
     load = [("cpu", f"{scheduler['cpu']:.1f}%"), ("rss", size(scheduler["rss"]))]
-    return beside([_box("scheduler", load), *counts])
+    lines = beside([_box("scheduler", load), *counts])
+    if width < WIDE:
+        return lines
+    return [_cut(line.rstrip(), width) for line in beside([lines, host_table(fields["hosts"], len(lines))])]
+
+
+def host_table(hosts: Sequence[dict[str, Any]], height: int) -> list[str]:
+    """The names of the columns and a line for each host, those with troubles first; at most so many lines."""
+    ordered = sorted(hosts, key=lambda host: (-host["deaths"], -host["failures"], -host["busy"], host["host"]))
+    shown = ordered if len(ordered) < height else ordered[: height - 2]
+    lines = _aligned([HOST_COLUMNS, *map(_host_cells, shown)], left=("host",))
+    return lines if len(shown) == len(ordered) else [*lines, f"and {counted(len(ordered) - len(shown), 'other')}"]
+
+
+def _host_cells(host: dict[str, Any]) -> list[str]:
+    room = [size(host[name]) if host[name] else "" for name in ("available", "disk", "shared")]
+    return [
+        _cut(host["host"], _SIDE_CELLS),
+        f"{host['workers']:,}" if host["state"] == "up" else host["state"],
+        f"{host['busy']:,}",
+        f"{host['cpu']:.0f}%",
+        *room,
+        duration(host["lag"]),
+        f"{host['deaths']:,}",
+        f"{host['failures']:,}",
+    ]
+
+
+def _aligned(rows: Sequence[Sequence[str]], left: Collection[str] = (), gap: str = "  ") -> list[str]:
+    """A line for each row; columns whose name, in the first row, is in `left` are left-aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    signs = ["<" if name in left else ">" for name in rows[0]]
+    return [
+        gap.join(f"{cell:{sign}{wide}}" for cell, sign, wide in zip(row, signs, widths, strict=True)) for row in rows
+    ]
 
 
 def finding_lines(fields: dict[str, Any], width: int, height: int) -> list[str]:
@@ -123,8 +164,14 @@ def finding_lines(fields: dict[str, Any], width: int, height: int) -> list[str]:
     return [*lines[: height - 1], _cut(" ".join(lines[height - 1 :]), width)] if len(lines) > height else lines
 
 
-def keys(width: int) -> list[str]:
-    """The line of keys."""
+def keys(size: tuple[int, int]) -> list[str]:
+    """The lines about keys, between summary and workers; a low screen has one."""
+    width, height = size
+    return [FEW_KEYS] if height < LOW else ["-" * width, *all_keys(width), ""]
+
+
+def all_keys(width: int) -> list[str]:
+    """All keys."""
     return [*wrap(SHORTCUTS, width), *wrap(KEYS, width)]
 
 
@@ -153,17 +200,17 @@ def total(fields: dict[str, Any], shown: int, width: int) -> str:
 
 def worker_table(workers: Sequence[dict[str, Any]], view: View, width: int) -> tuple[str, list[str]]:
     """The names of the columns, with the sorted one in brackets, and a line for each worker."""
+    is_wide = width >= WIDE
     names = [*(f"[{name}]" if name == view.order else name for name, _ in COLUMNS), "ITL"]
-    rows = [_cells(worker) for worker in workers]
-    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
-    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= width else " "
-    header, *lines = (
-        gap.join(f"{cell:>{wide}}" for cell, wide in zip(cells, widths, strict=True)) for cells in (names, *rows)
-    )
+    rows = [_cells(worker, is_wide=is_wide) for worker in workers]
+    table = [[*names, "for", "function"] if is_wide else names, *rows]
+    header, *lines = _aligned(table, left=("function",))
+    if len(header) > width:
+        header, *lines = _aligned(table, gap=" ")
     return header, lines
 
 
-def _cells(worker: dict[str, Any]) -> list[str]:
+def _cells(worker: dict[str, Any], *, is_wide: bool) -> list[str]:
     lag = duration(worker["lag"])
     return [
         _cut(worker["worker"], _NAME_CELLS),
@@ -176,7 +223,12 @@ def _cells(worker: dict[str, Any]) -> list[str]:
         f"{worker['queued']}",
         f"({worker['silence']:.0f}s) {lag}" if worker["stale"] else lag,
         worker["itl"],
+        *((_elapsed(worker), _cut(worker["function"], _NAME_CELLS)) if is_wide else ()),
     ]
+
+
+def _elapsed(worker: dict[str, Any]) -> str:
+    return units.duration(worker["elapsed"]) if worker["function"] else ""
 
 
 def body(table: Sequence[str], side: Sequence[str], size: tuple[int, int], pointed: int) -> tuple[int, list[str]]:

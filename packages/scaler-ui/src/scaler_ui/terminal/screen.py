@@ -67,6 +67,7 @@ class TopApp(App[None]):
         Binding("enter", "details", "details"),
         Binding("y", "ask", "why"),
         Binding("e", "events", "events"),
+        Binding("question_mark", "keys", "keys"),
         Binding("escape", "reset", "reset"),
         Binding("up", "move(-1)", "up"),
         Binding("down", "move(1)", "down"),
@@ -116,6 +117,10 @@ class TopApp(App[None]):
     def action_events(self) -> None:
         """Show or hide the last events."""
         self._toggle(self._events)
+
+    def action_keys(self) -> None:
+        """Show or hide all keys."""
+        self._toggle(self._keys)
 
     def _toggle(self, panel: Callable[[dict[str, Any]], list[str]]) -> None:
         self._show(None if self._panel == panel else panel)
@@ -186,9 +191,10 @@ class TopApp(App[None]):
         rows = self.view.rows(shown)
         self.view = replace(self.view, pointed=min(self.view.pointed, max(0, len(rows) - 1)))
         width, height = self.size
-        self._write("findings", "\n".join([*text_view.finding_lines(shown, width, 1 if height < 30 else 4)]))
-        self._write("summary", "\n".join(text_view.summary(shown, max(6, height // 3))))
-        self._write("keys", "\n".join(["-" * width, *text_view.keys(width), ""]))
+        is_low = height < text_view.LOW
+        self._write("findings", "\n".join(text_view.finding_lines(shown, width, 2 if is_low else 4)))
+        self._write("summary", "\n".join(text_view.summary(shown, width, 7 if is_low else height // 3)))
+        self._write("keys", "\n".join(text_view.keys((width, height))))
         self._write("total", text_view.total(shown, len(rows), width))
         header, lines = text_view.worker_table(rows, self.view, width)
         self._write("header", header)
@@ -207,6 +213,9 @@ class TopApp(App[None]):
 
     def _events(self, shown: dict[str, Any]) -> list[str]:
         return text_view.event_lines(shown, max(1, self.size.height // 3))
+
+    def _keys(self, shown: dict[str, Any]) -> list[str]:
+        return text_view.all_keys(self.size.width)
 
     def _note(self, shown: dict[str, object]) -> str:
         if not shown:

@@ -66,7 +66,17 @@ def once(listening: Listening, options: TopOptions) -> None:
     header, lines = text_view.worker_table(rows, View(), ONCE_CELLS)
     table = [text_view.total(shown, len(rows), ONCE_CELLS), header, *lines]
     sentence = text_view.finding_lines(shown, ONCE_CELLS, len(shown["findings"]) + 2)
-    print("\n".join([*sentence, "", *text_view.summary(shown), "", *text_view.beside([table, text_view.side(shown)])]))
+    print(
+        "\n".join(
+            [
+                *sentence,
+                "",
+                *text_view.summary(shown, ONCE_CELLS),
+                "",
+                *text_view.beside([table, text_view.side(shown)]),
+            ]
+        )
+    )
 
 
 def run_top() -> None:
