@@ -515,6 +515,23 @@ def test_the_focus_stays_in_a_table_whose_rows_move_or_leave(page: Page, site: s
     assert page.evaluate(AT) == 2
 
 
+def test_on_phones_a_row_is_a_card(page: Page, site: str, client: Client) -> None:
+    raised = client.submit(explode, "no")
+    assert isinstance(raised.exception(), ValueError)
+    lonely = client.submit_verbose(math.sqrt, (4,), {}, capabilities={"gpu": 1})
+    page.set_viewport_size({"width": 390, "height": 844})
+    for task, state, reason in ((raised, "raised", "ValueError: no"), (lonely, "waiting", "no worker offers gpu=1")):
+        page.goto(f"{site}/tasks?text={task.task_id:x}")
+        wait_shown(page, "tasks", reason)
+        card = page.get_by_test_id("tasks").locator("tbody tr")
+        cells = {cell.get_attribute("data-label"): cell for cell in card.locator("td").all()}
+        assert cells["state"].inner_text() == state and cells["error or reason"].inner_text() == reason
+        boxes = [box for cell in cells.values() if (box := cell.bounding_box()) is not None]
+        assert len(boxes) >= 6 and all(box["x"] >= 0 and box["x"] + box["width"] <= 390 for box in boxes)
+        assert cells["function"].bounding_box()["y"] < cells["state"].bounding_box()["y"]  # type: ignore[index]
+    assert lonely.cancel()
+
+
 def test_column_heads_stay_while_a_table_scrolls(page: Page, site: str, client: Client) -> None:
     client.map(math.sqrt, range(60))
     page.goto(f"{site}/tasks")

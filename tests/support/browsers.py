@@ -43,7 +43,8 @@ def served(
         wait_until(lambda: "scaler_scheduler_start_time_seconds" in read(metrics), "the pages know the scheduler")
         yield f"http://127.0.0.1:{port}"
         assert program.end() == 0
-        assert program.rest() == []
+        rest = program.rest()
+        assert rest == [], "\n".join(rest)
 
 
 @contextmanager

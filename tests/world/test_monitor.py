@@ -104,6 +104,7 @@ class WorldMonitor:
                 assert tasks.value("agent", row) == record.agent.number
                 assert tasks.value("run", row) == record.run
         self._compare_graphs()
+        self._compare_parents()
         assert status.received_counts == tuple(self._world.scheduler.hub.received.values())
 
     def _compare_graphs(self) -> None:
@@ -119,6 +120,20 @@ class WorldMonitor:
                 known = self.model.graphs.find(graph.number)
                 pairs = set(zip(*known.pairs(graph.size), strict=True)) if known is not None else set()
                 assert needs <= {(graph.first + node, graph.first + need) for node, need in pairs}
+
+    def _compare_parents(self) -> None:
+        """It is known of open tasks which other task has submitted them."""
+        state, tasks = self._world.scheduler.core.state, self.model.tasks
+        entries = {task: entry for session in state.sessions.values() for task, entry in session.tasks.items()}
+        parents = {
+            child: task
+            for task, entry in entries.items()
+            if entry.extra is not None and (notes := entry.extra.notes) is not None
+            for child in notes.children or ()
+            if child in entries and entries[child].state in STEPS
+        }
+        known = {tasks.value("id", row): tasks.value("parent", row) for row in live_rows(tasks)}
+        assert {child: known[child] for child in parents} == parents
 
 
 def test_a_plain_run() -> None:

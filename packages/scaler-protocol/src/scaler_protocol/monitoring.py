@@ -34,6 +34,8 @@ class TaskStep:
     """Ended; the subject is the agent, or 0. Statuses and profiles follow."""
     CANCELLED: Final = 4
     """Cancelled; the subject is 0."""
+    NESTED: Final = 5
+    """No change of state, but whose tasks they are: a task has submitted them, the subject."""
 
 
 class EventKind:

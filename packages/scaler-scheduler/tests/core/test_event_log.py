@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import struct
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -94,6 +95,30 @@ def test_what_nodes_of_graphs_need_is_told_while_somebody_listens_and_to_who_com
     (agent,) = [driver.agent(workers=1)]
     driver.done(agent, driver.runs(agent))
     assert driver.core.snapshot(ProcessStats("", 0.0, 0.0, 0.0, 0), driver.now).graphs == told.edge_graphs
+
+
+def test_who_has_submitted_a_task_is_told_while_somebody_listens_and_to_who_comes_late(
+    driver: SchedulerDriver,
+) -> None:
+    client, agent = driver.client(), driver.agent(workers=1)
+    (parent,) = driver.submit(client)
+    (run,) = driver.runs(agent).values()
+    (early,) = driver.submit(agent, parent=run, session=77)
+    driver.core.start_events(driver.now)
+    event_log = driver.core.state.event_log
+
+    def nested() -> dict[int, tuple[int, ...]]:
+        told, at, found = event_log.take(0.0), 0, {}
+        assert told is not None
+        for step, subject, count_of, *_ in PACKED_BATCH.iter_unpack(told.batches):
+            if step == TaskStep.NESTED:
+                found[subject] = struct.unpack_from(f"<{count_of}Q", told.tasks, 8 * at)
+            at += count_of
+        return found
+
+    assert nested() == {parent: (early,)}
+    late = driver.submit(agent, 2, parent=run, session=77)
+    assert nested() == {parent: tuple(late)}
 
 
 def test_tasks_of_which_none_waits_for_another_run_while_somebody_listens(driver: SchedulerDriver) -> None:

@@ -12,7 +12,7 @@ from scaler_io.links.streams import HEADER
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.handshake import Acknowledge
 from scaler_protocol.messages import Message
-from scaler_protocol.monitoring import PACKED_BATCH, MonitorStatus, TaskEvents, TaskStep, changes
+from scaler_protocol.monitoring import PACKED_BATCH, PACKED_EDGE, MonitorStatus, TaskEvents, TaskStep, changes
 from scaler_protocol.profiles import PROFILE
 from scaler_ui.model.feed import Feed
 from scaler_ui.model.model import MonitorModel
@@ -102,14 +102,15 @@ def test_anything_else_is_counted(frames: list[list[bytes]]) -> None:
 
 
 @given(
-    steps=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3)), max_size=4),
+    steps=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 3)), max_size=4),
     fits=st.booleans(),
     odd=st.booleans(),
     status=st.integers(0, 6),
     noise=st.binary(max_size=20),
+    edges=st.sampled_from([2, 2, 2, 1, 3]),
 )
 def test_events_that_do_not_fit_never_reach_the_model(
-    steps: list[tuple[int, int]], fits: bool, odd: bool, status: int, noise: bytes
+    steps: list[tuple[int, int]], fits: bool, odd: bool, status: int, noise: bytes, edges: int
 ) -> None:
     sizes = [size for _, size in steps]
     ended = sum(size for step, size in steps if step == TaskStep.ENDED)
@@ -118,6 +119,10 @@ def test_events_that_do_not_fit_never_reach_the_model(
         tasks=bytes(range(1, 1 + sum(sizes))).ljust(8 * sum(sizes), b"\x01") + (b"" if fits else noise),
         statuses=bytes([status]) * ended,
         profiles=bytes(PROFILE.size * ended),
+        edge_graphs=[1],
+        edge_first_tasks=[1],
+        edge_counts=[2],
+        edges=bytes(PACKED_EDGE.size * edges),
     )
     line = Line()
     feed = Feed(line)
@@ -127,8 +132,9 @@ def test_events_that_do_not_fit_never_reach_the_model(
     taken = feed.take()
     sound = (
         ((fits and not odd) or not noise)
-        and all(step <= TaskStep.CANCELLED for step, _ in steps)
+        and all(step <= TaskStep.NESTED for step, _ in steps)
         and (status <= 4 or not ended)
+        and edges == 2
     )
     assert len(taken) == 1 + sound and feed.malformed == (not sound)
     for message in taken:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import EventKind, TaskEvents, TaskStep
-from scaler_protocol.profiles import NO_PROFILE
 from scaler_ui.model import views
 from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.model import MonitorModel
@@ -93,7 +92,7 @@ def test_the_overview(model: MonitorModel) -> None:
     lines = views.lines(model)
     assert lines["tasks/s"] == [[1_002_000, 50.0]] and lines["latency"] == [[1_002_000, 1000.0]]
     assert shown["latency"] == "1.0 s"
-    assert views.figures(MonitorModel(tasks=10)) == {} and views.stream(MonitorModel(tasks=10), 60).bars == []
+    assert views.figures(MonitorModel(tasks=10)) == {}
 
 
 def test_lines_share_their_times_and_are_interrupted_where_nothing_was_heard(publications: Publications) -> None:
@@ -104,45 +103,3 @@ def test_lines_share_their_times_and_are_interrupted_where_nothing_was_heard(pub
     model = publications.model_of(*(publications.status(1, at=float(at), succeeded=3 * at) for at in times[300:900]))
     rates = [rate for _, rate in views.lines(model)["tasks/s"]]
     assert rates.count(None) == 1 and set(rates) == {None, 3.0} and len(rates) < 2 * views.POINTS
-
-
-def test_the_timeline_shows_the_window(model: MonitorModel) -> None:
-    stream = views.stream(model, 60)
-    assert (
-        stream.workers == ["vm:1/77 (gone)"]
-        and stream.functions == ["math:sqrt"]
-        and len(stream.bars) == 31
-        and stream.window == (942.0, 1002.0)
-    )
-    assert [1_000_998, 1_001_000, "math:sqrt", "raised", "1f"] in [bar[1:] for bar in stream.bars]
-    assert views.stream(model, 0.5).bars == []
-
-
-@pytest.mark.parametrize("told", [True, False], ids=["ended", "gone"])
-def test_what_was_cancelled_is_in_the_timeline(publications: Publications, told: bool) -> None:
-    end: dict[str, Any] = {"statuses": bytes([Status.CANCELLED]), "profiles": NO_PROFILE}
-    model = publications.model_of(
-        publications.status(1, at=1000.0),
-        publications.groups((9, "math:sqrt", 7, 0, "", "")),
-        publications.batch(TaskStep.WAITING, 9, 1),
-        publications.batch(TaskStep.ASSIGNED, 1, 1, time=1001.0, first_run=501),
-        publications.status(1, at=1001.5),
-        publications.batch(TaskStep.ENDED if told else TaskStep.CANCELLED, 0, 1, time=1002.0, **(end if told else {})),
-        publications.status(1, at=1003.0),
-    )
-    stream = views.stream(model, 60)
-    assert stream.workers == ["vm:1/vm:1:0"]
-    assert stream.bars == [[0, 1_001_000, 1_002_000, "math:sqrt", "cancelled", "1"]]
-
-
-def test_what_runs_is_in_the_timeline(publications: Publications) -> None:
-    model = publications.model_of(
-        publications.status(1, at=1000.0),
-        publications.groups((9, "math:sqrt", 7, 0, "", "")),
-        publications.batch(TaskStep.WAITING, 9, 1, 2),
-        publications.batch(TaskStep.ASSIGNED, 1, 1, 2, time=1001.0, first_run=501),
-        publications.status(1, at=1003.0),
-    )
-    stream = views.stream(model, 60)
-    assert stream.workers == ["vm:1/vm:1:0"]  # only the first is told to run, the other stands behind it
-    assert stream.bars == [[0, 1_001_000, 1_003_000, "math:sqrt", "running", "1"]]

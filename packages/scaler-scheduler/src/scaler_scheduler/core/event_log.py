@@ -10,7 +10,8 @@ import logging
 import sys
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import chain, count, islice
 
 from scaler_protocol.capabilities import Capabilities
@@ -135,6 +136,10 @@ class EventLog:
         """This task is no longer wanted."""
         self._step(TaskStep.CANCELLED, 0, (task,))
 
+    def nested(self, parent: int, tasks: Sequence[int]) -> None:
+        """These tasks were submitted by another one."""
+        self._step(TaskStep.NESTED, parent, tasks)
+
     def connected(self, graph: GraphRecord, nodes: Iterable[int], inputs: Iterable[int]) -> None:
         """Nodes of a graph were submitted. Each of these needs the result of the task at the same position."""
         known, before = range(graph.first, graph.first + min(graph.size, 2**32)), len(self._edges)
@@ -198,15 +203,20 @@ class EventLog:
         self._snapshot += 1
         by_state: dict[int, list[tuple[int, TaskEntry]]] = {WAITING: [], ASSIGNED: [], HELD: []}
         room = SNAPSHOT_TASKS
+        parents: dict[int, Sequence[int]] = {}
         for task, entry in chain.from_iterable(session.tasks.items() for session in sessions):
             if entry.state == ASSIGNED or (room and entry.state in by_state):
                 by_state[entry.state].append((task, entry))
                 room -= entry.state != ASSIGNED
+            if entry.extra is not None and (notes := entry.extra.notes) is not None and notes.children:
+                parents[task] = notes.children
         self._add_edges(chain.from_iterable(by_state.values()))
         for since, members in self._ages(by_state[WAITING]):
             self._found(WAITING, members, since)
         self._found(WAITING, by_state[ASSIGNED], self.now)  # groups are recorded with these steps only
         self._found(HELD, by_state[HELD], self.now)
+        if parents:
+            self._add_nested({task for task, _ in chain.from_iterable(by_state.values())}, parents)
         for agent in agents:
             self._add_runs(agent)
 
@@ -228,6 +238,12 @@ class EventLog:
             for since, size in lane.ages.first(len(members), lane.size):
                 yield since, list(islice(rest, size))
             yield self.now, list(rest)
+
+    def _add_nested(self, tasks: AbstractSet[int], parents: Mapping[int, Iterable[int]]) -> None:
+        """Record which of these tasks others have submitted; `parents` have the ids of theirs."""
+        for parent, children in parents.items():
+            if listed := [child for child in children if child in tasks]:
+                self.nested(parent, listed)
 
     def _add_edges(self, tasks: Iterable[tuple[int, TaskEntry]]) -> None:
         """Record what these nodes of graphs need."""

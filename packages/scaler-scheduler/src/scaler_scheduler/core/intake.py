@@ -158,6 +158,8 @@ class Intake:
             notes = parent.note()
             notes.children = notes.children or []
             notes.children += [record.id for record in chain(new, met)]
+            if self._state.event_log.listening and new:
+                self._state.event_log.nested(parent.id, [record.id for record in new])
         if not plain:
             for position in event.stored:
                 records[position].more().stored = True

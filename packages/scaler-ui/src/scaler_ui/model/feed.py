@@ -104,5 +104,5 @@ def _is_sound(message: MonitorMessage) -> bool:
         and len(message.edges) == PACKED_EDGE.size * sum(message.edge_counts)
         and len(message.profiles) == PROFILE.size * ended
         and max(message.statuses, default=0) <= Status.LOST
-        and all(step <= TaskStep.CANCELLED for step, _, _ in batches)
+        and all(step <= TaskStep.NESTED for step, _, _ in batches)
     )

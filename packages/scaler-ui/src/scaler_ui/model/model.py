@@ -328,6 +328,19 @@ class MonitorModel:
         _remember(self.clients, ((session, client) for session, client in named if client), NAMES)
         while len(self.groups) > GROUPS:
             self.groups.popitem(last=False)
+        self._take_batches(events)
+        for event in zip(
+            events.text_numbers, events.text_times, events.text_levels, events.text_kinds, events.text_tasks,
+            events.text_subjects, events.texts, strict=True,
+        ):  # fmt: skip
+            self._say(MonitorEvent(*event))
+        self._failed_rows.clear()
+        self._take_printed(events)
+        self.graphs.add(events.edge_graphs, events.edge_first_tasks, events.edge_counts, events.edges)
+        if self._beginning:
+            self._begun()
+
+    def _take_batches(self, events: TaskEvents) -> None:
         at = ended = 0
         for step, subject, size, after, first_run in PACKED_BATCH.iter_unpack(events.batches):
             time = events.since + after
@@ -346,16 +359,8 @@ class MonitorModel:
                 self._end(tasks, subject, statuses, profiles, time)
             elif step == TaskStep.CANCELLED:
                 self._leave(tasks, time)
-        for event in zip(
-            events.text_numbers, events.text_times, events.text_levels, events.text_kinds, events.text_tasks,
-            events.text_subjects, events.texts, strict=True,
-        ):  # fmt: skip
-            self._say(MonitorEvent(*event))
-        self._failed_rows.clear()
-        self._take_printed(events)
-        self.graphs.add(events.edge_graphs, events.edge_first_tasks, events.edge_counts, events.edges)
-        if self._beginning:
-            self._begun()
+            elif step == TaskStep.NESTED:
+                self.tasks.nest(tasks, subject, time)
 
     def _say(self, event: MonitorEvent) -> None:
         self._heard_texts = event.number

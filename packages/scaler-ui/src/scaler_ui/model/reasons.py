@@ -38,6 +38,20 @@ def why(model: MonitorModel, task: int, asked: Sequence[str] = ()) -> list[str]:
     return [_how_ended(model, row), *said]
 
 
+def briefly(model: MonitorModel, row: int, reasons: WaitReasons) -> str:
+    """Why the task in a row waits, if it is not just for its turn, in a few words."""
+    step = model.tasks.value("step", row)
+    if step == TaskStep.HELD:
+        return "inputs are missing"
+    if step != TaskStep.WAITING:
+        return ""
+    group = model.group_of(row)
+    if lacking := reasons.lacking(group.needs, group.runtime):
+        return f"no worker offers {', '.join(lacking)}"
+    short = reasons.short_of(group.needs)
+    return f"waits for {short}" if short else ""
+
+
 def printed(model: MonitorModel, task: int) -> str:
     """What a task has printed, as far as it was kept; an empty text if nothing was."""
     texts: list[str] = []

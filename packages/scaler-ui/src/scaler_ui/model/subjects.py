@@ -47,7 +47,9 @@ def task_facts(model: MonitorModel, task: int) -> Facts | None:
     return [
         Fact("state", row.state),
         _link("function", "function", row.function),
-        _link("client", "client", model.client_name(row.session)),
+        _link("submitted by", "task", f"{row.parent:x}")
+        if row.parent
+        else _link("client", "client", model.client_name(row.session)),
         _link("graph", "graph", _graph_of(model, task)),
         _link("host", "host", model.hosts.get(row.agent, "")),
         _link("worker", "worker", worker),

@@ -36,7 +36,7 @@ ENDINGS = {
 _COLUMNS = {
     "id": "Q", "group": "Q", "function": "I", "session": "I", "step": "B", "status": "B", "agent": "Q", "run": "Q",
     "pid": "I", "worker": "I", "attempt": "I", "since": "d", "assigned": "d", "started": "d", "ended": "d",
-    "duration": "Q", "cpu": "Q", "memory": "Q",
+    "duration": "Q", "cpu": "Q", "memory": "Q", "parent": "Q",
 }  # fmt: skip
 _WORDS = {**STATES, **{RUNNING + 1 + status: word for status, word in ENDINGS.items()}}
 """The words for states: of a task that has ended by its status."""
@@ -112,16 +112,19 @@ class TaskRow:
     duration: float
     cpu: float
     memory: int
+    parent: int
+    """The task that has submitted it; 0 if a client has."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSubset:
-    """The tasks of one function, of some clients, of some agents, of one process; without a value they may be any."""
+    """The tasks of a function, of clients, agents, a process, another task; without a value they may be any."""
 
     function: str = ""
     sessions: Sequence[int] | None = None
     agents: Sequence[int] | None = None
     pid: int = 0
+    parent: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +204,11 @@ class TaskTable:
             row = self._row(task, time)
             columns["step"][row], columns["group"][row] = step, group
             columns["function"][row], columns["session"][row] = function, session
+
+    def nest(self, tasks: Iterable[int], parent: int, time: float) -> None:
+        """Record that another task has submitted these."""
+        for task in tasks:
+            self._columns["parent"][self._row(task, time)] = parent
 
     def assign(self, tasks: Iterable[int], agent: int, first_run: int, time: float) -> None:
         """Record that tasks were assigned to an agent."""
@@ -293,7 +301,7 @@ class TaskTable:
         """Record that tasks were cancelled; returns their rows."""
         rows = [self._row(task, time) for task in tasks]
         for task, row in zip(tasks, rows, strict=True):
-            del self._live[task]
+            self._live.pop(task, None)  # a task may be named twice
             self._columns["step"][row], self._columns["ended"][row] = TaskStep.CANCELLED, time
             if self._columns["pid"][row]:
                 self._stopped(row, time)
@@ -379,7 +387,7 @@ class TaskTable:
         return TaskRow(
             get["id"], self.function_name(row), get["session"], self.state(row), get["agent"], get["worker"],
             get["pid"], get["attempt"], get["since"], get["assigned"], get["ended"], get["run"], get["duration"] / 1e6,
-            get["cpu"] / 1e6, get["memory"],
+            get["cpu"] / 1e6, get["memory"], get["parent"],
         )  # fmt: skip
 
     def span(self, first: int, count: int) -> TaskSpan:
@@ -488,6 +496,8 @@ class TaskTable:
             found &= np.isin(self._view("agent"), np.array(subset.agents, "Q"))
         if subset.pid:
             found &= self._view("pid") == subset.pid
+        if subset.parent:
+            found &= self._view("parent") == subset.parent
         return found
 
     def _with_text(self, text: str, agents: Mapping[int, str], clients: Mapping[int, str]) -> Column:

@@ -1,10 +1,8 @@
-"""Content of pages: rows, which are sorted and filtered on the server, and the bars of the timeline."""
+"""Content of pages: figures, lines, and rows, which are sorted and filtered on the server."""
 
 from __future__ import annotations
 
-import heapq
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
@@ -13,19 +11,17 @@ from typing import Any
 from scaler_protocol import status_counts
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.monitoring import EventKind, MonitorStatus
-from scaler_protocol.plurals import counted
 from scaler_protocol.tracebacks import headline
 from scaler_protocol.units import duration, size
+from scaler_protocol.waiting import WaitReasons
 from scaler_ui.model.addresses import PageRequest, worker_name
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.moments import Moment, mean_latency
+from scaler_ui.model.reasons import briefly
 from scaler_ui.model.tables import worker_rows
 from scaler_ui.model.task_table import ENDINGS, STATES, TaskRow, TaskSubset
 
 Row = dict[str, Any]
-BARS = 500
-"""The maximum of tasks in the timeline: the longest in its window, among the last RECENT ones."""
-RECENT = 20_000
 ERROR_LIMIT = 120
 """Characters of an error in a table."""
 TEXT_LIMIT = 300
@@ -57,8 +53,13 @@ TASK_ORDERS = {"client": "session"}
 """Columns by which tasks are sorted, where they are not called as the table calls them."""
 
 
-def tasks(model: MonitorModel, request: PageRequest, worker: tuple[str, int] | None = None) -> TablePage:
-    """Tasks, or those of one worker; the text is searched in names of functions, agents and clients, or is an id."""
+def tasks(
+    model: MonitorModel, request: PageRequest, worker: tuple[str, int] | None = None, parent: int = 0
+) -> TablePage:
+    """Tasks, or those of a worker, or those that a task has submitted.
+
+    The text is searched in names of functions, agents and clients, or is an id.
+    """
     rows, total = model.tasks.page(
         TASK_ORDERS.get(request.order, request.order) or "since",
         descending=request.descending,
@@ -66,15 +67,24 @@ def tasks(model: MonitorModel, request: PageRequest, worker: tuple[str, int] | N
         count=request.count,
         text=request.text,
         state=request.state,
-        within=_subset(model, request, worker),
+        within=_subset(model, request, worker, parent),
         agents=model.agents,
         clients=model.clients,
     )
-    return TablePage([_task(model, row) for row in rows], total)
+    reasons = WaitReasons(model.status) if model.status is not None else None
+    return TablePage([{**_task(model, row), "error": _reason(model, row, reasons)} for row in rows], total)
 
 
-def _subset(model: MonitorModel, request: PageRequest, worker: tuple[str, int] | None) -> TaskSubset:
-    """The tasks of the function, client, host or worker that is asked for."""
+def _reason(model: MonitorModel, task: TaskRow, reasons: WaitReasons | None) -> str:
+    """The error of a task, or why it waits."""
+    if text := model.faults.get(task.id):
+        return headline(text)[:ERROR_LIMIT]
+    place = model.tasks.find(task.id) if task.state in ("waiting", "held") else None
+    return briefly(model, place, reasons) if place is not None and reasons is not None else ""
+
+
+def _subset(model: MonitorModel, request: PageRequest, worker: tuple[str, int] | None, parent: int) -> TaskSubset:
+    """The tasks of the function, client, host, worker or parent that is asked for."""
     agents = sessions = None
     if worker is not None:
         agents = [number for number, name in model.agents.items() if name == worker[0]]
@@ -82,7 +92,7 @@ def _subset(model: MonitorModel, request: PageRequest, worker: tuple[str, int] |
         agents = [number for number, host in model.hosts.items() if host == request.host]
     if request.client:
         sessions = sessions_of(model, request.client)
-    return TaskSubset(request.function, sessions, agents, 0 if worker is None else worker[1])
+    return TaskSubset(request.function, sessions, agents, 0 if worker is None else worker[1], parent)
 
 
 def sessions_of(model: MonitorModel, client: str) -> list[int]:
@@ -112,7 +122,6 @@ def _task(model: MonitorModel, row: TaskRow) -> Row:
         "duration": duration(row.duration) if row.pid else "",
         "cpu": duration(row.cpu) if row.pid else "",
         "memory": size(row.memory) if row.memory else "",
-        "error": headline(model.faults.get(row.id, ""))[:ERROR_LIMIT],
     }
 
 
@@ -286,81 +295,6 @@ def lines(model: MonitorModel) -> Points:
         found["cpu"].append([at, round(100 * moment.cpu, 1)])
         found["memory"].append([at, round(moment.rss / 1024**2, 1)])
     return found
-
-
-Bar = list[Any]
-"""The worker's position, begin and end in milliseconds, function, state and task id."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskStream:
-    """The timeline: names of workers, bars of their tasks, and the window in seconds since 1970."""
-
-    workers: list[str]
-    bars: list[Bar]
-    window: tuple[float, float]
-
-    @property
-    def functions(self) -> list[str]:
-        """The functions of the bars, those with most time first."""
-        seconds: Counter[str] = Counter()
-        for _, begin, end, name, *_ in self.bars:
-            seconds[name] += end - begin
-        return [name for name, _ in seconds.most_common()]
-
-    @property
-    def summary(self) -> str:
-        """The length of the window in seconds."""
-        if not self.bars:
-            return "no tasks in this window"
-        which = f"the {BARS} longest tasks" if len(self.bars) == BARS else counted(len(self.bars), "task")
-        return f"{which} on {counted(len(self.workers), 'worker')}"
-
-
-def stream(model: MonitorModel, seconds: float) -> TaskStream:
-    """The timeline of the last `seconds`; bars of running tasks end now."""
-    status, tasks = model.status, model.tasks
-    if status is None:
-        return TaskStream([], [], (0.0, 0.0))
-    found = [
-        (tasks.value("duration", row) / 1e6, tasks.value("agent", row), tasks.value("pid", row), row)
-        for row in tasks.longest(BARS, status.at - seconds, RECENT)
-    ]
-    found += _running(model, status)
-    longest = heapq.nlargest(BARS, found)
-    names = _process_names(status)
-    lines = sorted(
-        {
-            (names.get(where) or f"{model.agents.get(where[0], 'unknown')}/{where[1]} (gone)", where)
-            for where in {bar[1:3] for bar in longest}
-        }
-    )
-    places = {where: place for place, (_, where) in enumerate(lines)}
-    shown = [_bar(tasks.row(row), places[agent, pid], took, status.at) for took, agent, pid, row in longest]
-    return TaskStream([name for name, _ in lines], shown, (status.at - seconds, status.at))
-
-
-def _running(model: MonitorModel, status: MonitorStatus) -> list[tuple[float, int, int, int]]:
-    """The tasks that workers run: seconds so far, agent, process and row."""
-    rows = model.tasks.runs()
-    return [
-        (model.tasks.value("duration", rows[run]) / 1e6, agent, pid, rows[run])
-        for run, agent, pid in zip(status.worker_runs, status.worker_agents, status.worker_pids, strict=True)
-        if run in rows
-    ]
-
-
-def _process_names(status: MonitorStatus) -> dict[tuple[int, int], str]:
-    """Display names of workers, by agent and process."""
-    agents = agent_names(status)
-    columns = zip(status.worker_agents, status.worker_pids, status.worker_names, strict=True)
-    return {(agent, pid): f"{agents[agent]}/{name}" for agent, pid, name in columns}
-
-
-def _bar(task: TaskRow, place: int, took: float, now: float) -> Bar:
-    end = task.ended or now
-    state = task.state if task.ended else "running"
-    return [place, round(1000 * (end - took)), round(1000 * end), task.function, state, f"{task.id:x}"]
 
 
 TASK_STATES = tuple(dict.fromkeys([*STATES.values(), *ENDINGS.values()]))

@@ -10,7 +10,8 @@ from nicegui import ui
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_ui.model.addresses import address
 from scaler_ui.model.colours import FunctionColours
-from scaler_ui.model.views import Points, TaskStream
+from scaler_ui.model.task_stream import TaskStream
+from scaler_ui.model.views import Points
 
 _LABEL = {"hideOverlap": True}
 _TIMES = {
@@ -123,7 +124,7 @@ class Legend:
 
 _BAR = """(params, api) => {
   const row = api.value(0), begin = api.coord([api.value(1), row]), end = api.coord([api.value(2), row]);
-  const height = api.size([0, 1])[1] * 0.7, state = api.value(4), colour = api.value(6);
+  const height = api.size([0, 1])[1] * 0.7, state = api.value(4), colour = api.value(7);
   const left = Math.max(begin[0], params.coordSys.x);
   const right = Math.min(Math.max(end[0], begin[0] + 2), params.coordSys.x + params.coordSys.width);
   const shape = right > left && {x: left, y: begin[1] - height / 2, width: right - left, height: height};
@@ -135,13 +136,13 @@ _HINT = """(params) => { const v = params.value;
   const escape = (text) => String(text).replace(/[&<>]/g, (c) => `&#${c.charCodeAt(0)};`);
   const ms = v[2] - v[1], took = ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(1)} s`;
   return `<b>${escape(v[3])}</b><br>${escape(v[4])}, ${took}<br>since ${new Date(v[1]).toLocaleString('sv-SE')}<br>`
-    + `task ${escape(v[5])}`; }"""
+    + `task ${escape(v[5])}<br>on ${escape(v[6])}`; }"""
 
 _OPEN = "(clicked) => clicked.componentType === 'series' && openPage(`/task/${clicked.value[5]}`)"
 
 
 class Timeline:
-    """Tasks as bars, one line per worker: coloured by function, failed ones with a red frame, cancelled ones grey."""
+    """Tasks as bars in lines: coloured by function, failed ones with a red frame, cancelled ones grey."""
 
     def __init__(self, stream: TaskStream) -> None:
         self._shown = stream
@@ -179,7 +180,7 @@ class Timeline:
     def _fill(self, options: dict[str, Any], stream: TaskStream) -> None:
         begin, end = stream.window
         options["xAxis"].update(min=round(1000 * begin), max=round(1000 * end))
-        options["yAxis"]["data"] = stream.workers
+        options["yAxis"]["data"] = stream.lines
         colours = self._colours.of(stream.functions)
         options["series"][0]["data"] = [[*bar, colours[bar[3]]] for bar in stream.bars]
         self._legend.show(colours)
@@ -187,4 +188,4 @@ class Timeline:
 
 def _height(stream: TaskStream) -> str:
     """The height for all lines, up to the height of the window."""
-    return f"height: clamp(200px, {90 + 34 * len(stream.workers)}px, max(320px, 100vh - 240px))"
+    return f"height: clamp(200px, {90 + 34 * len(stream.lines)}px, max(320px, 100vh - 240px))"

@@ -10,7 +10,7 @@ TASKS = TableKind(
     {
         "id": "task", "function": "function", "state": "state", "client": "client", "agent": "agent", "pid": "process",
         "attempt": "attempt", "since": "since", "ended": "ended", "duration": "duration", "cpu": "cpu",
-        "memory": "memory", "error": "error",
+        "memory": "memory", "error": "error or reason",
     },
     key="id", order="since", states=views.TASK_STATES, filters=("state", "function", "client", "host"),
     unsorted=("error",),

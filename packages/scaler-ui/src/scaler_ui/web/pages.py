@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from scaler_ui.history.keeper import HistoryKeeper
 from scaler_ui.listening import Listening
-from scaler_ui.model import cluster_views, views, workload_views
+from scaler_ui.model import cluster_views, task_stream, views, workload_views
 from scaler_ui.model.addresses import names_in
 from scaler_ui.model.failures import failure_groups
 from scaler_ui.model.subjects import hosts
@@ -187,22 +187,25 @@ class Pages:
         heading(
             "Task stream",
             "A line for each worker, a colour for each function. Pale bars still run, red frames failed, grey was "
-            "cancelled. Click a bar to open its task; drag the bar below to zoom; pause to look at what would move on.",
+            "cancelled. What a task has submitted is below its line. Click a bar to open its task; drag the bar at the "
+            "bottom to zoom; pause to look at what would move on.",
         )
         with ui.card().classes("panel chart"):
             with ui.row().classes("tools"):
                 window = ui.select(WINDOWS, value=60, label="Window").props('dense options-dense aria-label="window"')
                 pause = ui.switch("Pause").props('dense data-testid="pause"')
-                stream = views.stream(self._model, window.value)
+                below = ui.switch("Nested below parents", value=True).props('dense data-testid="nested"')
+                stream = task_stream.stream(self._model, window.value)
                 count = ui.label(stream.summary).props('data-testid="stream-count" role="status"')
             timeline = Timeline(stream)
 
         def refresh() -> None:
-            stream = views.stream(self._model, window.value)
+            stream = task_stream.stream(self._model, window.value, nested=below.value)
             timeline.show(stream)
             count.text = stream.summary
 
         window.on_value_change(refresh)
+        below.on_value_change(refresh)
         ui.timer(STREAM_SECONDS, lambda: None if pause.value else refresh(), immediate=False)
 
     def _workers(self) -> None:

@@ -172,6 +172,20 @@ class SubjectPages:
 
             show()
             ui.timer(REFRESH_SECONDS, show, immediate=False)
+        self._fill_nested(task)
+
+    def _fill_nested(self, task: int) -> None:
+        """What a task has submitted, if it has."""
+        with ui.column().classes("nested") as nested:
+            subheading("What it has submitted")
+            kind = replace(TASKS, name="nested", filtered=False, filters=(), states=())
+            table = ServerTable(kind, partial(views.tasks, self._model, parent=task), "nested.")
+
+        def show_nested() -> None:
+            nested.set_visibility(table.table.pagination["rowsNumber"] > 0)
+
+        show_nested()
+        ui.timer(REFRESH_SECONDS, show_nested, immediate=False)
 
     def _worker_facts(self, parts: tuple[str, int]) -> list[Fact] | None:
         return subjects.worker_facts(self._model, *parts, self._listening.now)

@@ -1,0 +1,113 @@
+"""The task stream: bars in lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scaler_protocol.messages import Status
+from scaler_protocol.monitoring import TaskEvents, TaskStep
+from scaler_protocol.profiles import NO_PROFILE, PROFILE
+from scaler_ui.model import task_stream
+from scaler_ui.model.model import MonitorModel
+
+if TYPE_CHECKING:
+    from conftest import Publications
+
+
+@pytest.fixture
+def model(publications: Publications) -> MonitorModel:
+    return publications.model_of(
+        publications.status(40, at=1000.0, succeeded=0),
+        publications.groups((9, "math:sqrt", 7, 0, "", ""), (8, "time:sleep", 7, 0, "", "")),
+        publications.batch(TaskStep.WAITING, 9, *range(1, 61)),
+        publications.batch(TaskStep.WAITING, 8, *range(61, 71), time=1000.5),
+        publications.batch(TaskStep.ENDED, 1, *range(1, 31), time=1001.0),
+        publications.batch(TaskStep.ENDED, 1, 31, statuses=bytes([Status.RAISED]), time=1001.0),
+        TaskEvents(
+            text_numbers=(1, 2),
+            text_kinds=(3, 1),
+            text_subjects=("vm", ""),
+            text_times=(1.0, 2.0),
+            text_levels=(20, 30),
+            text_tasks=(0, 31),
+            texts=("came", "a run was lost"),
+        ),
+        publications.status(40, at=1002.0, succeeded=100),
+    )
+
+
+def test_the_stream_shows_the_window(model: MonitorModel) -> None:
+    stream = task_stream.stream(model, 60)
+    assert (
+        stream.lines == ["vm:1/77 (gone)"]
+        and stream.functions == ["math:sqrt"]
+        and len(stream.bars) == 31
+        and stream.window == (942.0, 1002.0)
+    )
+    assert [1_000_998, 1_001_000, "math:sqrt", "raised", "1f", "vm:1/77 (gone)"] in [bar[1:] for bar in stream.bars]
+    assert task_stream.stream(model, 0.5).bars == task_stream.stream(MonitorModel(tasks=10), 60).bars == []
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["ended", "gone"])
+def test_what_was_cancelled_is_in_the_stream(publications: Publications, told: bool) -> None:
+    end: dict[str, Any] = {"statuses": bytes([Status.CANCELLED]), "profiles": NO_PROFILE}
+    model = publications.model_of(
+        publications.status(1, at=1000.0),
+        publications.groups((9, "math:sqrt", 7, 0, "", "")),
+        publications.batch(TaskStep.WAITING, 9, 1),
+        publications.batch(TaskStep.ASSIGNED, 1, 1, time=1001.0, first_run=501),
+        publications.status(1, at=1001.5),
+        publications.batch(TaskStep.ENDED if told else TaskStep.CANCELLED, 0, 1, time=1002.0, **(end if told else {})),
+        publications.status(1, at=1003.0),
+    )
+    stream = task_stream.stream(model, 60)
+    assert stream.lines == ["vm:1/vm:1:0"]
+    assert stream.bars == [[0, 1_001_000, 1_002_000, "math:sqrt", "cancelled", "1", "vm:1/vm:1:0"]]
+
+
+def test_what_runs_is_in_the_stream(publications: Publications) -> None:
+    model = publications.model_of(
+        publications.status(1, at=1000.0),
+        publications.groups((9, "math:sqrt", 7, 0, "", "")),
+        publications.batch(TaskStep.WAITING, 9, 1, 2),
+        publications.batch(TaskStep.ASSIGNED, 1, 1, 2, time=1001.0, first_run=501),
+        publications.status(1, at=1003.0),
+    )
+    stream = task_stream.stream(model, 60)
+    assert stream.lines == ["vm:1/vm:1:0"]  # only the first is told to run, the other stands behind it
+    assert stream.bars == [[0, 1_001_000, 1_003_000, "math:sqrt", "running", "1", "vm:1/vm:1:0"]]
+
+
+def ran(publications: Publications, task: int, pid: int, begin: float, end: float) -> TaskEvents:
+    """A task has run in this process, from and to these seconds."""
+    profile = PROFILE.pack(round(1e6 * (end - begin)), 0, 0, pid, 0, 1)
+    return publications.batch(TaskStep.ENDED, 1, task, time=1000.0 + end, profiles=profile)
+
+
+def test_nested_tasks_are_below_the_line_of_their_parent(publications: Publications) -> None:
+    model = publications.model_of(
+        publications.status(4, at=1000.0),
+        publications.groups((9, "parent", 7, 0, "", ""), (8, "child", 8, 0, "", "")),
+        publications.batch(TaskStep.WAITING, 9, 1, 5),
+        publications.batch(TaskStep.WAITING, 8, 2, 3, 4, 6),
+        publications.batch(TaskStep.NESTED, 1, 2, 3, 4),
+        publications.batch(TaskStep.NESTED, 3, 6),
+        publications.batch(TaskStep.NESTED, 99, 5),  # of a task that is not shown
+        ran(publications, 2, 101, 1, 3),
+        ran(publications, 3, 102, 2, 5),
+        ran(publications, 6, 101, 3, 4),
+        ran(publications, 4, 101, 4, 5),
+        ran(publications, 1, 100, 0, 6),
+        ran(publications, 5, 103, 5, 6),
+        publications.status(4, at=1010.0),
+    )
+    shown = task_stream.stream(model, 60)
+    worker, nested = "vm:1/vm:1:{}".format, "\u21b3 nested"
+    assert shown.lines == [worker(0), nested, nested, f"\u2003{nested}", worker(1), worker(2), worker(3)]
+    assert {bar[5]: bar[0] for bar in shown.bars} == {"1": 0, "2": 1, "4": 1, "3": 2, "6": 3, "5": 6}
+    assert {bar[5]: bar[6] for bar in shown.bars}["4"] == worker(1) and shown.summary == "6 tasks on 4 workers"
+    flat = task_stream.stream(model, 60, nested=False)
+    assert flat.lines == [worker(number) for number in range(4)]
+    assert {bar[5]: bar[0] for bar in flat.bars} == {"1": 0, "2": 1, "6": 1, "4": 1, "3": 2, "5": 3}
