@@ -209,6 +209,10 @@ def test_every_page_shows_what_the_scheduler_says(
     page.wait_for_selector("svg path[stroke='#d00']", state="attached")  # what has failed is marked
     page.goto(f"{site}/events")
     wait_shown(page, "events", "ValueError: no")
+    page.get_by_role("combobox", name="Kind").click()
+    page.get_by_role("option", name="agent", exact=True).click()
+    wait_shown(page, "events", "1-1 of 1")
+    assert page.url == f"{site}/events?kind=agent" and "connected" in shown(page, "events")
 
 
 SPAN = """() => {

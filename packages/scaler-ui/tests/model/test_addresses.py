@@ -22,7 +22,7 @@ from scaler_ui.model.addresses import (
 TABLE = TableAddress(
     PageRequest(order="since"),
     ("since", "duration"),
-    states=("raised", "waiting"),
+    choices={"state": ("raised", "waiting")},
     filters=("state", "function", "client"),
 )
 
@@ -73,6 +73,7 @@ def test_every_request_is_read_as_it_was_written(asked: PageRequest) -> None:
         ("page=0", "page=0: pages are numbered from 1"),
         ("page=x", "page=x: pages are numbered from 1"),
         ("state=gone", "state=gone: states are raised, waiting"),
+        ("kind=worker", "kind=worker: this table has no such filter"),
         ("host=vm", "host=vm: this table has no such filter"),
     ],
 )

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
-from scaler_protocol.monitoring import MonitorStatus, TaskStep
-from scaler_ui.model import cluster_views
+from scaler_protocol.monitoring import EventKind, MonitorStatus, TaskEvents, TaskStep
+from scaler_ui.model import cluster_views, text_view, views
 from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.reasons import why
-from scaler_ui.model.tables import fields
+from scaler_ui.model.tables import EVENTS_SHOWN, fields
 
 if TYPE_CHECKING:
     from conftest import Publications
@@ -67,3 +68,22 @@ def test_screens_and_pages_show_them() -> None:
     assert (row["manager"], row["maximum"], row["desired"], row["pause"]) == ("grid", "no limit", 8, "")
     (shown,) = fields(model, 0.0)["managers"]
     assert (shown["manager"], shown["desired"], shown["joined"], shown["starting"]) == ("grid", 8, 4, 4)
+
+
+def test_many_events_of_one_kind_do_not_push_out_others(publications: Publications) -> None:
+    noon = datetime(2026, 3, 1, 12, 0, 0)
+    kinds = [EventKind.WORKER, *[EventKind.RUN] * 500, *[EventKind.FAILURE] * 500]
+    count = len(kinds)
+    flood = TaskEvents(
+        text_numbers=range(1, count + 1), text_kinds=kinds, text_subjects=["vm"] * count, text_tasks=[0] * count,
+        text_times=[(noon - timedelta(days=1)).timestamp(), *[noon.timestamp()] * (count - 1)],
+        text_levels=[30] * count, texts=["Worker[0] was killed", *["a run was lost"] * 500, *["ValueError: no"] * 500],
+    )  # fmt: skip
+    model = publications.model_of(publications.status(at=noon.timestamp() + 60), flood)
+    shown = fields(model, 50.0)
+    assert [event["kind"] for event in shown["events"]] == [EventKind.WORKER, *[EventKind.RUN] * EVENTS_SHOWN]
+    lines = text_view.event_lines(shown, 4)
+    assert lines == [*["12:00:00 a run was lost"] * 3, "2026-02-28 12:00:00 Worker[0] was killed"]
+    (row,) = views.events(model, PageRequest(order="time", kind="worker")).rows
+    assert (row["kind"], row["text"], row["host"]) == ("worker", "Worker[0] was killed", "vm")
+    assert views.events(model, PageRequest(order="time")).total == count

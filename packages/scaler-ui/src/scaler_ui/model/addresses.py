@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import field, replace
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
@@ -17,7 +17,7 @@ ROW_COUNTS = (25, 50, 100)
 class PageRequest:
     """A request for `count` rows from `first` on, sorted by a column, of those that contain `text`.
 
-    The others narrow tasks down: to a state, a function, a client, a host.
+    The others narrow tasks down, to a state, a function, a client, a host; or events, to a kind.
     """
 
     first: int = 0
@@ -29,9 +29,10 @@ class PageRequest:
     function: str = ""
     client: str = ""
     host: str = ""
+    kind: str = ""
 
 
-FILTERS = ("state", "function", "client", "host")
+FILTERS = ("state", "kind", "function", "client", "host")
 _OWN = frozenset({"sort", "text", "page", "rows", *FILTERS})
 
 
@@ -74,7 +75,8 @@ class TableAddress:
     default: PageRequest
     orders: Collection[str]
     """The columns by which rows may be sorted."""
-    states: Collection[str] = ()
+    choices: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """The values of filters that have a few only."""
     filters: Collection[str] = ()
     """Those of FILTERS that this table has."""
     prefix: str = ""
@@ -104,8 +106,8 @@ class TableAddress:
         for name in said.keys() & set(FILTERS):
             if name not in self.filters:
                 faults.append(f"{name}={said[name]}: this table has no such filter")
-            elif name == "state" and said[name] not in self.states:
-                faults.append(f"state={said[name]}: states are {', '.join(self.states)}")
+            elif name in self.choices and said[name] not in self.choices[name]:
+                faults.append(f"{name}={said[name]}: {name}s are {', '.join(self.choices[name])}")
             else:
                 found[name] = said[name]
         return replace(asked, **found), faults

@@ -5,21 +5,25 @@ Fractions of CPU are in percent of a core, memory in bytes, lag in seconds.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict
+from heapq import merge
+from operator import attrgetter
 from typing import Any
 
 from scaler_protocol import status_counts
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.messages import WorkerState
-from scaler_protocol.monitoring import MonitorStatus
+from scaler_protocol.monitoring import EventKind, MonitorStatus
 from scaler_ui.model.findings import findings
 from scaler_ui.model.host_rows import host_rows
-from scaler_ui.model.model import IN_TASK, MonitorModel, stale_report_seconds
+from scaler_ui.model.model import IN_TASK, MonitorEvent, MonitorModel, stale_report_seconds
 from scaler_ui.model.task_table import TaskRow
 
 EVENTS_SHOWN = 20
+"""Events of each kind."""
 STATE_WORDS = {
     WorkerState.STARTING: "starting",
     WorkerState.IDLE: "idle",
@@ -154,8 +158,17 @@ def fields(model: MonitorModel, now: float) -> dict[str, Any]:
         "managers": [asdict(manager) for manager in manager_rows(status)],
         "client_manager": client_tasks(status),
         "func_to_num_tasks": _function_counts(status),
-        "events": [asdict(event) for event in list(model.events)[-EVENTS_SHOWN:]],
+        "events": [asdict(event) for event in _last_of_each_kind(model.events)],
     }
+
+
+def _last_of_each_kind(events: Iterable[MonitorEvent]) -> Iterable[MonitorEvent]:
+    """The last EVENTS_SHOWN events of each kind, in order; failures of tasks have a table of their own."""
+    kinds: dict[int, deque[MonitorEvent]] = {}
+    for event in events:
+        if event.kind != EventKind.FAILURE:
+            kinds.setdefault(event.kind, deque(maxlen=EVENTS_SHOWN)).append(event)
+    return merge(*kinds.values(), key=attrgetter("time"))
 
 
 def current_tasks(model: MonitorModel, runs: Iterable[int]) -> list[TaskRow | None]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
+from operator import itemgetter
 from textwrap import wrap
 from typing import Any
 
@@ -68,9 +71,11 @@ class View:
         return workers
 
 
-def clock(at: float) -> str:
-    """The local time of day; empty for 0."""
-    return f"{datetime.fromtimestamp(at):%H:%M:%S}" if at else ""
+def clock(at: float, now: float) -> str:
+    """The local time of day, with the date if it is not that of `now`."""
+    moment = datetime.fromtimestamp(at)
+    is_today = moment.date() == datetime.fromtimestamp(now).date()
+    return f"{moment:%H:%M:%S}" if is_today else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
 def size(count: float) -> str:
@@ -278,11 +283,18 @@ def details(worker: dict[str, Any], task: str) -> list[str]:
 
 
 def event_lines(fields: dict[str, Any], count: int) -> list[str]:
-    """The last events, newest first: deaths of workers, peers that joined and left."""
-    events = fields["events"][::-1][:count]
+    """Events, newest first: deaths of workers, peers that joined and left. Many of one kind do not push others out."""
+    ranks, ranked = Counter[int](), list[tuple[int, int, dict[str, Any]]]()
+    for place, event in enumerate(reversed(fields["events"])):
+        ranks[event["kind"]] += 1
+        ranked.append((ranks[event["kind"]], place, event))
+    events = sorted(heapq.nsmallest(count, ranked, key=itemgetter(0, 1)), key=itemgetter(1))
     if not events:
         return ["nothing has happened since this program began to listen"]
-    return [f"{clock(event['time'])} {_about(event['task'])}{headline(event['text'])}" for event in events]
+    return [
+        f"{clock(event['time'], fields['time'])} {_about(event['task'])}{headline(event['text'])}"
+        for _, _, event in events
+    ]
 
 
 def _about(task: int) -> str:

@@ -204,13 +204,26 @@ def functions(model: MonitorModel, request: PageRequest) -> TablePage:
 LEVELS = {10: "debug", 20: "info", 30: "warning", 40: "error", 50: "critical"}
 
 
+EVENT_KINDS = {
+    EventKind.FAILURE: "failure",
+    EventKind.RUN: "run",
+    EventKind.WORKER: "worker",
+    EventKind.AGENT: "agent",
+    EventKind.CLIENT: "client",
+    EventKind.MANAGER: "manager",
+    EventKind.SCHEDULER: "scheduler",
+}
+"""The words for what events are about."""
+
+
 def events(model: MonitorModel, request: PageRequest) -> TablePage:
-    """The log of events."""
+    """The log of events, or those of one kind."""
     clients = set(model.clients.values())
     rows = [
         {
             "number": number,
             "time": event.time,
+            "kind": EVENT_KINDS.get(event.kind, str(event.kind)),
             "level": LEVELS.get(event.level, str(event.level)),
             "task": f"{event.task:x}" if event.task else _task_in(event.text),
             "host": event.subject if event.kind in (EventKind.WORKER, EventKind.AGENT) else "",
@@ -218,6 +231,7 @@ def events(model: MonitorModel, request: PageRequest) -> TablePage:
             "text": headline(event.text)[:TEXT_LIMIT],
         }
         for number, event in enumerate(model.events)
+        if not request.kind or EVENT_KINDS.get(event.kind) == request.kind
     ]
     return page_of(rows, request, ("text", "task", "level"))
 

@@ -12,7 +12,7 @@ TASKS = TableKind(
         "attempt": "attempt", "since": "since", "ended": "ended", "duration": "duration", "cpu": "cpu",
         "memory": "memory", "error": "error or reason",
     },
-    key="id", order="since", states=views.TASK_STATES, filters=("state", "function", "client", "host"),
+    key="id", order="since", choices={"state": views.TASK_STATES}, filters=("state", "function", "client", "host"),
     unsorted=("error",),
     links={
         "id": ("task", "id"), "function": ("function", "function"), "client": ("client", "client"),
@@ -177,7 +177,10 @@ COMPARISON = TableKind(
 )  # fmt: skip
 EVENTS = TableKind(
     "events",
-    {"time": "time", "level": "level", "task": "task", "host": "host", "client": "client", "text": "what happened"},
-    key="number", order="time",
+    {
+        "time": "time", "kind": "kind", "level": "level", "task": "task", "host": "host", "client": "client",
+        "text": "what happened",
+    },
+    key="number", order="time", choices={"kind": tuple(views.EVENT_KINDS.values())}, filters=("kind",),
     links={"task": ("task", "task"), "host": ("host", "host"), "client": ("client", "client")},
 )  # fmt: skip

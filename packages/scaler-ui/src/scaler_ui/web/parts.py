@@ -83,8 +83,10 @@ class TableKind:
     key: str
     order: str
     filtered: bool = True
-    states: tuple[str, ...] = ()
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Filters among a few values."""
     filters: tuple[str, ...] = ()
+    """All filters; those without choices come from addresses only."""
     unsorted: Collection[str] = ()
     bars: Collection[str] = ()
     """Columns of percentages, which are drawn, too."""
@@ -108,7 +110,7 @@ class ServerTable:
         self._router = ui.context.client.sub_pages_router
         orders = [name for name in kind.columns if name not in kind.unsorted]
         default = PageRequest(count=ROWS, order=kind.order)
-        self._address = TableAddress(default, orders, kind.states, kind.filters, prefix)
+        self._address = TableAddress(default, orders, kind.choices, kind.filters, prefix)
         self._request, faults = self._address.read(urlsplit(self._router.current_path).query)
         with ui.card().classes("panel"):
             if kind.filtered:
@@ -140,17 +142,20 @@ class ServerTable:
         ui.input(
             "Filter", value=self._request.text, on_change=lambda event: self._narrow(text=event.value or "")
         ).props(f'dense clearable debounce=300 data-testid="{kind.name}-filter" aria-label="filter"')
-        if kind.states:
-            options = {"": "any state", **{state: state for state in kind.states}}
-            ui.select(
-                options,
-                value=self._request.state,
-                label="State",
-                on_change=lambda event: self._narrow(state=event.value or ""),
-            ).props(f'dense data-testid="{kind.name}-state"')
-        for name in FILTERS[1:]:
-            if value := getattr(self._request, name):
+        for name, values in kind.choices.items():
+            self._choice(kind, name, values)
+        for name in FILTERS:
+            if name not in kind.choices and (value := getattr(self._request, name)):
                 self._removable(name, value)
+
+    def _choice(self, kind: TableKind, name: str, values: tuple[str, ...]) -> None:
+        """A filter that the reader chooses."""
+        ui.select(
+            {"": f"any {name}", **{value: value for value in values}},
+            value=getattr(self._request, name),
+            label=name.capitalize(),
+            on_change=lambda event: self._narrow(**{name: event.value or ""}),
+        ).props(f'dense data-testid="{kind.name}-{name}"')
 
     def _removable(self, name: str, value: str) -> None:
         """A filter that the address has set, and that the reader can remove."""
