@@ -332,8 +332,8 @@ def test_orders_of_an_operator(tmp_path: Path, gate: Gate) -> None:
         status = listening.model.status
         assert status is not None
         order_until(lambda model: bool(actions.ask_why(waiting[2].task_id, "ann")))
-        [said] = actions.ask_why(waiting[2].task_id, "ann")
-        assert said == "it waits behind 2 tasks of priority 0; 2 workers have 2 tasks"
+        [answer] = actions.ask_why(waiting[2].task_id, "ann")
+        assert answer == "it waits behind 2 tasks of priority 0; 2 workers have 2 tasks"
         order_until(lambda model: "it is next" in str(actions.ask_why(waiting[0].task_id, "ann")))
         actions.cancel(waiting[0].task_id, "ann")
         actions.cancel(running[0].task_id, "bob")

@@ -38,14 +38,15 @@ def _memory(pid: int) -> dict[str, int]:
 
 
 class Service:
-    """One program of the engine with its log."""
+    """One program of the engine with its log; with `host`, which needs root, on a host of that name."""
 
-    def __init__(self, log: Path, module: str, *words: str) -> None:
+    def __init__(self, log: Path, module: str, *words: str, host: str = "") -> None:
         self.log = log
+        there = ["unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', host] if host else []
         environment = {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONUNBUFFERED": "1"}
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", module, *words],
+                [*there, sys.executable, "-m", module, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -97,10 +98,10 @@ class Services(CheckedClosing):
         assert started.process.poll() is None, started.said()
         return started
 
-    def add_agent(self, workers: int, *words: str, address: Address | None = None) -> Service:
+    def add_agent(self, workers: int, *words: str, address: Address | None = None, host: str = "") -> Service:
         """Start an agent; returns when its workers are ready."""
         log = self.folder / f"agent-{len(self.started)}.log"
-        agent = Service(log, "scaler_worker", str(address or self.address), "-n", str(workers), *words)
+        agent = Service(log, "scaler_worker", str(address or self.address), "-n", str(workers), *words, host=host)
         self.started.append(agent)
         wait_until(lambda: agent.said().count("] started") >= workers, f"{workers} workers")
         return agent

@@ -21,8 +21,8 @@ COOLDOWN = "--scale-down-cooldown-seconds"
 class Fleet(Services):
     """A scheduler with worker managers, and what its monitor says of them."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, COOLDOWN, "1")
+    def __init__(self, folder: Path, *scheduler_words: str) -> None:
+        super().__init__(folder, COOLDOWN, "1", *scheduler_words)
         self._listening = Listening(Address.parse(self.address).beside(2), credentials=own(MONITOR))
 
     def add_manager(self, workers: int, *words: str, id: str = "local", kind: str = "baremetal_native") -> Service:

@@ -20,8 +20,10 @@ from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_protocol.plurals import counted
 from scaler_ui.listening import Listening, NoStatusError
-from scaler_ui.model.findings import Finding, findings
+from scaler_ui.model.findings import Finding, Severity, findings
 
+STORAGE_SECONDS: Final = 2.0
+"""How long to wait for what object storage says, of which the scheduler learns when somebody listens."""
 _ADDRESS: Final = Option(("address", "scheduler_address"), "the scheduler", Address.parse_peer)
 
 
@@ -80,9 +82,14 @@ def show(words: Sequence[str]) -> int:
     options = STATUS.read(words)
     with listening_to(options.address, options.keys, options.insecure) as listening:
         listening.wait_for(lambda model: model.is_complete, options.timeout_seconds)
+        until = listening.now + STORAGE_SECONDS
+        listening.wait_for(lambda model: model.storage is not None or listening.now > until, 2 * STORAGE_SECONDS)
     status = listening.model.status
     assert status is not None
-    shown = summary(status, findings(listening.model, listening.now))
+    found = findings(listening.model, listening.now)
+    if listening.model.storage is None:
+        found.append(Finding(Severity.ERROR, f"Object storage has not answered within {STORAGE_SECONDS:g} s."))
+    shown = summary(status, found)
     print(json.dumps(shown, indent=2) if options.json else as_text(shown))
     return 0
 

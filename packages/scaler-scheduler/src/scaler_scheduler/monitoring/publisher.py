@@ -173,8 +173,9 @@ class MonitorPublisher:
         self._publish(self._core.history(time.time() - time.monotonic()))
         self._core.start_events(time.monotonic())
         self._publish_events()
-        self._stop()
-        self._watch = StorageWatch(self._storage, self._publisher.context, self._credentials)
+        self._cancel_timers()
+        if self._watch is None:
+            self._watch = StorageWatch(self._storage, self._publisher.context, self._credentials)
         self._timers = [
             self._loop.call_later(EVENT_SECONDS, self._on_events, 0),
             self._loop.call_later(STATUS_SECONDS, self._on_status, 1),
@@ -210,10 +211,13 @@ class MonitorPublisher:
             if is_logged(self._failures):
                 LOGGER.exception("Scheduler: %s could not be published", type(message).__name__)
 
-    def _stop(self) -> None:
+    def _cancel_timers(self) -> None:
         for timer in self._timers:
             timer.cancel()
         self._timers = []
+
+    def _stop(self) -> None:
+        self._cancel_timers()
         if self._watch is not None:
             self._watch.close()
             self._watch = None
