@@ -98,8 +98,9 @@ def in_words(found: Iterable[Estimate]) -> str:
         return ""
     seconds = sum(each.seconds or 0.0 for each in known)
     spread = math.sqrt(sum(each.spread**2 for each in known))
-    if spread > seconds / 4:
-        return f"about {_rounded(max(0.0, seconds - spread))} to {_rounded(seconds + spread)} left"
+    shortest, longest = _rounded(max(0.0, seconds - spread)), _rounded(seconds + spread)
+    if spread > seconds / 4 and shortest != longest:
+        return f"about {shortest} to {longest} left"
     return f"about {_rounded(seconds)} left"
 
 

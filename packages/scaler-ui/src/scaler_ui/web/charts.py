@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nicegui import ui
@@ -104,9 +104,12 @@ class LinesOverTime:
 
 
 class Legend:
-    """The colours of functions, with links to these."""
+    """The colours of functions, with links to these; `changed` is called when the reader hides or shows one."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[], None] | None = None) -> None:
+        self.hidden = set[str]()
+        """Functions that the reader has hidden."""
+        self._changed = changed
         self._shown: dict[str, str] = {}
         self._row = ui.row().classes("legend").props('role=list aria-label="colours of functions" data-testid=legend')
 
@@ -119,7 +122,17 @@ class Legend:
         with self._row:
             for name, colour in colours.items():
                 with ui.element("div").classes("clipped").style(f"--colour: {colour}").props("role=listitem"):
+                    if self._changed is not None:
+                        self._switch(name, self._changed)
                     ui.link(name, address("function", name))
+
+    def _switch(self, name: str, changed: Callable[[], None]) -> None:
+        def switch(shown: bool) -> None:
+            (self.hidden.discard if shown else self.hidden.add)(name)
+            changed()
+
+        box = ui.checkbox(value=name not in self.hidden, on_change=lambda event: switch(event.value))
+        box.props("dense size=xs").props["aria-label"] = f"show {name}"
 
 
 _BAR = """(params, api) => {
@@ -147,7 +160,7 @@ class Timeline:
     def __init__(self, stream: TaskStream) -> None:
         self._shown = stream
         self._colours = FunctionColours(PALETTE, OTHERS)
-        self._legend = Legend()
+        self._legend = Legend(self._draw)
         options: dict[str, Any] = {
             "tooltip": {":formatter": _HINT, **_TIP},
             "grid": {"left": 4, "right": 12, "top": 12, "bottom": 56, "containLabel": True},
@@ -173,8 +186,11 @@ class Timeline:
         if stream == self._shown:
             return
         self._shown = stream
-        self._fill(self._chart.options, stream)
         self._chart.style(_height(stream))
+        self._draw()
+
+    def _draw(self) -> None:
+        self._fill(self._chart.options, self._shown)
         self._chart.update()
 
     def _fill(self, options: dict[str, Any], stream: TaskStream) -> None:
@@ -182,7 +198,8 @@ class Timeline:
         options["xAxis"].update(min=round(1000 * begin), max=round(1000 * end))
         options["yAxis"]["data"] = stream.lines
         colours = self._colours.of(stream.functions)
-        options["series"][0]["data"] = [[*bar, colours[bar[3]]] for bar in stream.bars]
+        hidden = self._legend.hidden
+        options["series"][0]["data"] = [[*bar, colours[bar[3]]] for bar in stream.bars if bar[3] not in hidden]
         self._legend.show(colours)
 
 

@@ -178,7 +178,7 @@ class SubjectPages:
         """What a task has submitted, if it has."""
         with ui.column().classes("nested") as nested:
             subheading("What it has submitted")
-            kind = replace(TASKS, name="nested", filtered=False, filters=(), states=())
+            kind = replace(TASKS, name="nested", filtered=False, filters=(), choices={})
             table = ServerTable(kind, partial(views.tasks, self._model, parent=task), "nested.")
 
         def show_nested() -> None:
