@@ -9,6 +9,7 @@ from scaler_protocol import schema
 from support.documents import ROOT
 
 TOOL = runpy.run_path(str(ROOT / "tools" / "conformance.py"))
+LINKS = runpy.run_path(str(ROOT / "tools" / "link_vectors.py"))
 VECTORS = TOOL["VECTORS"].read_text("utf-8")
 
 
@@ -24,3 +25,7 @@ def test_every_message_is_there_and_every_field_has_a_value_somewhere() -> None:
     fields = {name: {each.name.removesuffix("Lengths") for each in schema.struct(name).fields} for name in found}
     missing = {name: sorted(fields[name] - found[name]) for name in found if fields[name] - found[name]}
     assert missing == {}
+
+
+def test_links_do_what_the_vectors_say() -> None:
+    assert LINKS["text"]() == LINKS["VECTORS"].read_text("utf-8"), "run `make api`"

@@ -216,6 +216,7 @@ void Link::receive(const zmq::message_t& frame) {
             return drop();
         }
         acknowledge(acknowledged);
+        if (sequence == 0 && is_numbered(message)) return drop();
         if (sequence != 0) {
             if (sequence <= received_) return;
             if (sequence != received_ + 1) return drop();
@@ -250,7 +251,10 @@ void Link::welcomed(Welcome::Reader welcome) {
     owed_ = 0;
     if (resumed) {
         acknowledge(welcome.getReceived());
-        for (const auto& [_, frame] : kept_) write(frame);
+        for (auto& [_, frame] : kept_) {
+            std::memcpy(frame.data() + 16, &received_, sizeof received_);  // what we have received by now
+            write(frame);
+        }
     } else {
         sent_ = received_ = 0;
         kept_.clear();

@@ -17,6 +17,8 @@ const FIRST_RETRY_MS = 50;
 const LAST_RETRY_MS = 1000;
 const ACKNOWLEDGE_MS = 50;
 const ACKNOWLEDGE_MESSAGES = 256;
+/** Where a frame says what its sender has received. */
+const ACKNOWLEDGED_AT = 16;
 const PROTOCOL = 2;
 
 export interface Events {
@@ -194,6 +196,7 @@ export class Link {
       throw new MalformedMessageError("it acknowledges what was not sent");
     }
     this.acknowledge(acknowledged);
+    if (sequence === 0n && isNumbered(type)) throw new MalformedMessageError(`${type} must be numbered`);
     if (sequence !== 0n) {
       if (sequence <= this.received) return false;
       if (sequence !== this.received + 1n) throw new MalformedMessageError("the connection has lost a message");
@@ -216,7 +219,10 @@ export class Link {
     this.failure = "";
     if (resumed) {
       this.acknowledge(welcome.received as bigint);
-      for (const { frame } of this.kept) this.write(frame);
+      for (const { frame } of this.kept) {
+        frame.writeBigUInt64LE(this.received, ACKNOWLEDGED_AT);
+        this.write(frame);
+      }
     } else {
       this.sent = this.received = 0n;
       this.kept = [];
