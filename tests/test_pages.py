@@ -12,8 +12,10 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -539,6 +541,19 @@ def test_on_phones_a_row_is_a_card(page: Page, site: str, client: Client) -> Non
         assert len(boxes) >= 6 and all(box["x"] >= 0 and box["x"] + box["width"] <= 390 for box in boxes)
         assert cells["function"].bounding_box()["y"] < cells["state"].bounding_box()["y"]  # type: ignore[index]
     assert lonely.cancel()
+
+
+def test_times_are_those_of_the_reader(page: Page, site: str, client: Client) -> None:
+    assert client.submit(math.sqrt, 4).result(SECONDS) == 2
+    browser = page.context.new_cdp_session(page)
+    for zone in ("Asia/Tokyo", "America/Anchorage"):
+        browser.send("Emulation.setTimezoneOverride", {"timezoneId": zone})
+        page.goto(f"{site}/tasks")
+        wait_shown(page, "tasks", "math:sqrt")
+        begun = datetime.now(ZoneInfo(zone))
+        hours = {(begun - timedelta(minutes=minutes)).strftime("%Y-%m-%d %H:") for minutes in (0, 10)}
+        assert any(hour in shown(page, "tasks") for hour in hours)
+    browser.send("Emulation.setTimezoneOverride", {"timezoneId": ""})
 
 
 def test_column_heads_stay_while_a_table_scrolls(page: Page, site: str, client: Client) -> None:

@@ -27,7 +27,7 @@ _LINE_PIXELS = 116
 _AXIS_PIXELS = 20
 """Height of the times below the last chart."""
 PALETTE = (
-    "#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#9c755f", "#edc948", "#6b5fc7", "#86bcb6", "#d4a6c8",
+    "#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#9c755f", "#edc948", "#6b5fc7", "#2f8f6b", "#d4a6c8",
     "#8cd17d", "#1f6f8b",
 )  # fmt: skip
 """Colours of functions: none is like the red of failures or the grey of cancelled tasks."""
