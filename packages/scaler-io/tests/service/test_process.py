@@ -116,6 +116,29 @@ def test_no_free_descriptor_during_start_up_is_one_line(start: Start) -> None:
     program.ends(1, error="program: options.py: Too many open files\n")
 
 
+@pytest.mark.parametrize("options", [[], ["-u"]], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("lines", [1, 100_000])
+def test_output_that_nobody_reads_ends_a_program_silently(lines: int, options: list[str]) -> None:
+    text = f"""
+import sys
+from scaler_io.service.process import main_guard
+def main():
+    sys.stdin.readline()
+    for line in range({lines}):
+        print(line)
+sys.exit(main_guard("program", main))
+"""
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(
+        [sys.executable, *options, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=environment,
+    ) as program:  # fmt: skip
+        assert program.stdout is not None
+        program.stdout.close()
+        assert program.communicate(b"\n", timeout=60)[1] == b""
+    assert program.returncode == 128 + signal.SIGPIPE
+
+
 def test_hangup_is_termination(start: Start) -> None:
     program = start(STARTING_UP)
     assert program.line() == "starting"

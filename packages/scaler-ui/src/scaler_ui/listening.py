@@ -28,8 +28,10 @@ class NoStatusError(ScalerError, ConnectionError):
     """No scheduler publishes at this address."""
 
 
-def advice(address: Address) -> str:
-    """Why no status comes from an address, as far as a subscriber can know."""
+def advice(address: Address, *, is_answered: bool) -> str:
+    """Why no status comes from an address, as far as a subscriber can know: whether something listens there."""
+    if not is_answered:
+        return f"nothing answers at {address}: is the scheduler up?"
     try:
         beside = f" If this is its own port, the monitor is usually {address.beside(2)}"
     except AddressError:
@@ -76,7 +78,7 @@ class Listening:
 
     @property
     def problem(self) -> str:
-        """Why no status comes: the keys, or perhaps the address; empty if one has come, or may come soon."""
+        """Why no status comes: nobody is there, the keys, perhaps the address; empty if one has come, or may soon."""
         return self._reason() if self.refusal or self.silent else ""
 
     @property
@@ -90,7 +92,7 @@ class Listening:
         if self.misfit:
             return self.misfit
         # Another service than the monitor looks like one with another key.
-        return "; ".join(filter(None, (advice(self.address), self.refusal)))
+        return "; ".join(filter(None, (advice(self.address, is_answered=self._subscriber.is_answered), self.refusal)))
 
     @property
     def silent(self) -> bool:

@@ -60,12 +60,17 @@ def guarded(program: str, function: Callable[[], int | None]) -> int:
 
         return main_guard(program, function)
     from scaler_io.service.options import one_line
+    from scaler_io.service.standard_output import finish_output, is_unread
     from scaler_protocol.errors import ScalerError
 
     try:
-        return function() or 0
+        code = function() or 0
+        finish_output()
+        return code
     except KeyboardInterrupt:
         return 0
     except (ValueError, OSError, ScalerError) as error:
+        if is_unread(error):
+            return 1
         print(f"{program}: {one_line(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, ValueError) else 1

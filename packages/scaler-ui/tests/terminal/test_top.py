@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from scaler_ui.model.tables import fields
 from scaler_ui.model.text_view import COLUMNS, View
 from scaler_ui.terminal.screen import TopApp
 from scaler_ui.terminal.top import TopOptions, once
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from conftest import Publications
@@ -264,11 +266,21 @@ def test_nobody_publishes_here(clock: FakeTime) -> None:
         assert text(app, "note") == "connecting"
         clock.now += 2.1
         app.draw()
-        remedy = "If this is its own port, the monitor is usually tcp://127.0.0.1:3"
-        assert text(app, "note") == f"no status comes from tcp://127.0.0.1:1: is the scheduler up? {remedy}"
+        assert text(app, "note") == "nothing answers at tcp://127.0.0.1:1: is the scheduler up?"
 
     drive(listening, steps)
     listening.close()
+
+
+def test_another_service_listens_here() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        listening = Listening(Address("127.0.0.1", port))
+        wait_until(lambda: listening.look() or "no status comes" in listening.problem, "the connection")
+        listening.close()
+    where, monitor = f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.1:{port + 2}"
+    remedy = f"If this is its own port, the monitor is usually {monitor}"
+    assert listening.problem == f"no status comes from {where}: is the scheduler up? {remedy}"
 
 
 def test_once_prints_the_screen_or_its_fields(listening: Listening, capsys: pytest.CaptureFixture[str]) -> None:
@@ -284,7 +296,7 @@ def test_once_prints_the_screen_or_its_fields(listening: Listening, capsys: pyte
 
 def test_once_without_a_status_is_an_error(tmp_path: Path) -> None:
     listening = Listening(Address(path=str(tmp_path / "nobody")))
-    with pytest.raises(NoStatusError, match=r"no status comes from ipc://"):
+    with pytest.raises(NoStatusError, match=r"nothing answers at ipc://"):
         once(listening, TopOptions(listening.address, True, False, 0.05))
     listening.close()
 

@@ -25,6 +25,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from scaler_io.service.standard_output import finish_output, is_unread
+
 # asyncio, ctypes, logging and scaler_protocol are imported where they are used: signals have no handler until the first
 # imports of a program are done.
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 if sys.platform != "linux":
     raise ImportError("servers of Scaler run on Linux only")
 
+_UNREAD: Final = 128 + signal.SIGPIPE
+"""The exit code of a program whose output is read no further, as shells know it."""
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _HEARD: Final = (*STOP_SIGNALS, signal.SIGCHLD)
 # /usr/include/linux/prctl.h
@@ -205,8 +209,8 @@ def main_guard(program: str, function: Callable[[], int | None]) -> int:
     """Run a program's main function and return its exit code; expected errors are one line on stderr.
 
     ValueError is a usage error, exit code 2. OSError and ScalerError, such as ListenError, are exit code 1. The
-    traceback of these is logged at level DEBUG. KeyboardInterrupt is 130, without output. Any other exception is a bug
-    and is raised. `function` does the program's slow imports.
+    traceback of these is logged at level DEBUG. KeyboardInterrupt is 130, and output that nobody reads is 141, both
+    silently. Any other exception is a bug and is raised. `function` does the program's slow imports.
     """
     code = 1
     try:
@@ -214,6 +218,7 @@ def main_guard(program: str, function: Callable[[], int | None]) -> int:
         catch_early_signals()
         _require_directory()
         code = function() or 0
+        finish_output()
     except SystemExit as ending:
         code = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
         raise
@@ -227,8 +232,11 @@ def main_guard(program: str, function: Callable[[], int | None]) -> int:
         exit_code = _exit_code(error)
         if exit_code is None:
             raise
-        code = exit_code
-        _report(program, error)
+        if is_unread(error):
+            code = _UNREAD
+        else:
+            code = exit_code
+            _report(program, error)
     finally:
         # The loop restored Python's own handlers; from here on a signal ends the process.
         for number in STOP_SIGNALS:

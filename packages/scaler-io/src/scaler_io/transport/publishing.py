@@ -138,6 +138,8 @@ class Subscriber:
         self._address, self._credentials = address, credentials
         self.problem = ""
         """Why nothing will come: the keys; empty if that is not known. `receive` notices it."""
+        self.is_answered = False
+        """Whether something listens at the address. `receive` notices it."""
         self._context: Context = own_context()
         self._demand = KeyDemand(self._context, address)
         self._socket = make_socket(self._context, zmq.SUB)
@@ -147,7 +149,7 @@ class Subscriber:
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
         self._socket.subscribe(b"")
         use_credentials(self._socket, credentials, address)
-        self._monitor = self._socket.get_monitor_socket(HANDSHAKE_FAILURES)
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_CONNECTED | HANDSHAKE_FAILURES)
         try:
             self._socket.connect(str(address))
         except zmq.ZMQError as error:
@@ -162,6 +164,9 @@ class Subscriber:
         """The frames of up to `limit` messages that have arrived."""
         while is_readable(self._monitor):
             event = recv_monitor_message(self._monitor, zmq.NOBLOCK)
+            self.is_answered = True
+            if event["event"] == zmq.EVENT_CONNECTED:
+                continue
             failure = handshake_failure(event["event"], event["value"], self._credentials, self._address)
             reason = failure.reason
             if not reason and self._credentials is None:
