@@ -17,6 +17,7 @@ include_patterns = [
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "README.md",
+    "clients/*/README.md",
     "docs/**.md",
     "examples/README.md",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import re
@@ -163,17 +164,42 @@ def test_quoted_errors_are_those_of_the_sources() -> None:
         assert part.strip() in sources
 
 
-@pytest.mark.parametrize("folder", ["docs", "docs/design"])
-def test_every_page_is_listed(folder: str) -> None:
+def listed(listing: Path) -> set[Path]:
+    """The pages that a README of the documentation lists."""
+    links = re.findall(r"^- \[.*?\]\((.*?\.md)\)", listing.read_text("utf-8"), re.MULTILINE)
+    assert len(links) == len(set(links))
+    return {(listing.parent / link).resolve() for link in links}
+
+
+@cache
+def site() -> frozenset[Path]:
+    """The pages of the site. Its settings are read as text, since they import Sphinx, which not every Python has."""
+    assigned = re.search(r"^include_patterns = (\[.*?\])", (ROOT / "docs" / "conf.py").read_text("utf-8"), re.M | re.S)
+    assert assigned is not None
+    patterns = ast.literal_eval(assigned[1])
+    return frozenset(page for pattern in patterns for page in ROOT.glob(pattern.replace("**", "**/*")))
+
+
+def test_every_page_is_listed() -> None:
     """Lists are the navigation of the site, too."""
-    listing = ROOT / folder / "README.md"
-    listed = re.findall(r"^- \[.*?\]\(([\w-]+\.md)\)", listing.read_text("utf-8"), re.MULTILINE)
-    assert sorted(listed) == sorted(page.name for page in listing.parent.glob("*.md") if page != listing)
+    start = ROOT / "docs" / "README.md"
+    assert listed(start) | listed(ROOT / "docs" / "design" / "README.md") == site() - {start}
+    assert {*DOCUMENTS, *(ROOT / "docs" / "design").glob("*.md")} <= site()
 
 
 def test_options_are_generated_from_the_command_lines() -> None:
     tool = runpy.run_path(str(ROOT / "tools" / "options.py"))
     assert tool["PAGE"].read_text("utf-8") == tool["page"](), "docs/options.md is not what `make api` writes"
+
+
+def test_pages_of_the_site_link_to_pages_of_the_site() -> None:
+    linked = {
+        (page.parent / match["path"]).resolve(): relative(page)
+        for page in site()
+        for match in LINK.finditer(re.sub(FENCED, "", page.read_text("utf-8")))
+        if match["path"].endswith(".md")
+    }
+    assert {relative(target): page for target, page in linked.items() if target not in site()} == {}
 
 
 @pytest.mark.soak
