@@ -30,8 +30,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PUBLIC: dict[type, str] = {
     Client: "address clear dashboard_link disconnect executor get identity imap imap_unordered map name options"
     " restart_workers run send_object session shutdown starmap submit submit_verbose upload wait_for_workers workers",
-    ScalerFuture: "add_done_callback cancel cancelled done exception profiling_info result retry running set_exception"
-    " set_result set_running_or_notify_cancel task_id",
+    ScalerFuture: "add_done_callback cancel cancelled done exception profiling_info remove_done_callback result retry"
+    " running set_exception set_result set_running_or_notify_cancel task_id",
     ObjectReference: "name object_id release size value",
     Serializer: "deserialize serialize",
     SchedulerClusterCombo: "dashboard_link get_address scale shutdown",

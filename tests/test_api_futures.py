@@ -104,6 +104,31 @@ def test_asyncio(client: Client, gate: Gate) -> None:
     asyncio.run(main())
 
 
+def test_asyncio_wait(client: Client, gate: Gate) -> None:
+    def results(futures: set[Any]) -> list[int]:
+        return sorted(future.result() for future in futures)
+
+    async def main() -> None:
+        done, pending = await asyncio.wait([client.submit(square, value) for value in range(3)])
+        assert (results(done), pending) == ([0, 1, 4], set())
+        slow, ended = client.submit(wait_at, gate.port, 1), client.submit(square, 3)
+        assert ended.result() == 9
+        done, pending = await asyncio.wait([ended], timeout=SECONDS)
+        assert (results(done), pending) == ([9], set())
+        done, pending = await asyncio.wait([slow, ended], return_when=asyncio.FIRST_COMPLETED)
+        assert (results(done), len(pending)) == ([9], 1)
+        both: list[Any] = [slow, client.submit(explode, "x")]
+        done, pending = await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
+        assert (str(done.pop().exception()), len(done), len(pending)) == ("x", 0, 1)
+        done, pending = await asyncio.wait([slow], timeout=0.01)
+        assert (len(done), len(pending)) == (0, 1)
+        gate.arrive().let_go()
+        done, _ = await asyncio.wait([slow], timeout=SECONDS)
+        assert results(done) == [1]
+
+    asyncio.run(asyncio.wait_for(main(), SECONDS))
+
+
 def test_callbacks_may_ask_the_future_and_use_the_client(client: Client, gate: Gate) -> None:
     def look(future: Future[Any]) -> tuple[Any, ...]:
         assert isinstance(future, ScalerFuture)

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import gc
 import pickle
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ import pytest
 from scaler_client.core.records import CallGroup, Deliver, RunReports
 from scaler_client.futures.deliveries import deliver
 from scaler_client.futures.futures import ScalerFuture
+from scaler_client.futures.waiters import due_callbacks
 from scaler_client.objects.handles import StoredObject, StoredPayload
 from scaler_protocol.errors import DeserializeError, StorageLostError
 from scaler_protocol.messages import Group, Status
@@ -196,6 +198,52 @@ def test_a_call_that_is_cancelled_ends_the_wait_also_of_a_loop_that_is_closed() 
     loop.close()
     assert left.cancel() and left.cancelled()
     abandoned.close()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.wait awaits futures of others in tasks of its own")
+def test_asyncio_wait_has_outcomes_loaded_and_leaves_nothing_behind() -> None:
+    (home, payload), future, other = stored(pickle.dumps("from storage")), make(), make()
+    other.add_done_callback(print)
+
+    async def main() -> None:
+        asyncio.get_running_loop().call_later(0.001, settle, future, Status.VALUE, payload)
+        both: Any = [future, other]
+        done, pending = await asyncio.wait_for(asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED), SECONDS)
+        assert (done, pending) == ({future}, {other})
+        assert future.result() == "from storage" and home.threads != [threading.current_thread()]
+
+    asyncio.run(main(), debug=True)  # asyncio then refuses what another thread may not call
+    assert len(home.threads) == 1
+    for each, callbacks in (future, []), (other, [print]):
+        assert each._watch is not None and (each._watch.waiters, each._watch.callbacks) == ([], callbacks)
+    assert [other.remove_done_callback(print), other.remove_done_callback(print)] == [1, 0]
+    settle(other, Status.VALUE, pickle.dumps("value"))
+    due_callbacks.wait()  # a client that disconnects does so: nothing is left to call
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.wait awaits futures of others in tasks of its own")
+def test_a_future_ends_also_if_the_loop_that_waits_for_it_is_closed() -> None:
+    loop, future = asyncio.new_event_loop(), make()
+    both: Any = [future]
+    waiting = asyncio.wait(both)
+    loop.call_soon(waiting.send, None)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+    assert future.cancel() and future.cancelled()
+    waiting.close()
+
+
+def test_callbacks_of_others_are_called_while_a_coroutine_blocks_its_loop() -> None:
+    """As it does in a cell of a notebook that runs joblib or Dask, whose callbacks wake it."""
+    future, called = make(), threading.Event()
+
+    async def main() -> None:
+        future.add_done_callback(lambda _: called.set())
+        threading.Thread(target=future.cancel).start()
+        assert called.wait(SECONDS)
+
+    asyncio.run(main())
 
 
 def test_a_failure_that_was_awaited_goes_with_its_future() -> None:

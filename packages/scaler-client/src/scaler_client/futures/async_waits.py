@@ -1,4 +1,4 @@
-"""`await` of a future: the thread that settles the future notifies its event loop.
+"""`await` of a future, and `asyncio.wait`: the thread that settles the future notifies its event loop.
 
 This does not go through the callback thread, so callbacks that block delay no coroutine. An outcome that was received
 inline is loaded in the loop; one in object storage is fetched and loaded by a thread of the loop's default executor.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T", covariant=True)
@@ -34,22 +35,36 @@ class AwaitedFuture(Protocol[T]):
 
 
 class _LoopWaiter:
-    """Ends a future of an event loop; it has the interface of the waiters of concurrent.futures."""
+    """Calls `fn(future)` in the running event loop; it has the interface of the waiters of concurrent.futures."""
 
-    __slots__ = ("_ended", "_loop")
+    __slots__ = ("_loop", "fn")
 
-    def __init__(self, ended: asyncio.Future[None]) -> None:
-        self._ended, self._loop = ended, ended.get_loop()
+    def __init__(self, fn: Callable[[Any], object]) -> None:
+        self.fn, self._loop = fn, asyncio.get_running_loop()
 
-    def add_result(self, future: object) -> None:
+    def add_result(self, future: AwaitedFuture[Any]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._end)
+            self._loop.call_soon_threadsafe(self._call, future)
 
     add_exception = add_cancelled = add_result
 
-    def _end(self) -> None:
-        if not self._ended.done():
-            self._ended.set_result(None)
+    def _call(self, future: AwaitedFuture[Any]) -> None:
+        self.fn(future)
+
+
+class LoopCallback(_LoopWaiter):
+    """A done callback that asyncio has added, such as that of `asyncio.wait`: for its loop's thread only.
+
+    It may ask for the outcome without waiting, and so may the coroutine that it wakes.
+    """
+
+    __slots__ = ()
+
+    def _call(self, future: AwaitedFuture[Any]) -> None:
+        if future._is_stored():
+            self._loop.run_in_executor(None, _load, future).add_done_callback(lambda _: self.fn(future))
+        else:
+            self.fn(future)
 
 
 async def outcome_of(future: AwaitedFuture[T]) -> T:
@@ -77,7 +92,12 @@ async def outcome_of(future: AwaitedFuture[T]) -> T:
 
 async def _end_of(future: AwaitedFuture[Any]) -> None:
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    waiter = _LoopWaiter(ended)
+
+    def end(_: object) -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    waiter = _LoopWaiter(end)
     if future._add_waiter(waiter):
         try:
             await ended

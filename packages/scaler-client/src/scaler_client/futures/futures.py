@@ -302,6 +302,8 @@ class ScalerFuture(Future[T]):
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
         """Call `fn(future)` when it is done: in the client's callback thread, or at once if it is done already.
 
+        What asyncio adds, such as the callback of `asyncio.wait`, is called in its event loop.
+
         Args:
             fn: takes the future. Its exceptions are logged.
 
@@ -311,6 +313,12 @@ class ScalerFuture(Future[T]):
         >>> done.wait(timeout=60)
         True
         """
+        if getattr(fn, "__module__", "") == "asyncio.tasks":
+            from scaler_client.futures.async_waits import LoopCallback
+
+            if not self._add_waiter(waiter := LoopCallback(fn)):
+                waiter.add_result(self)
+            return
         if self._status == _PENDING:
             watch = self._watching()
             with watch.lock:
@@ -322,6 +330,28 @@ class ScalerFuture(Future[T]):
             fn(self)
         except Exception:
             logging.getLogger("scaler").exception("exception calling callback for %r", self)
+
+    def remove_done_callback(self, fn: Callable[[Future[T]], object]) -> int:
+        """Remove a callback that has not been called; returns how often it was there, as futures of asyncio do.
+
+        Args:
+            fn: what `add_done_callback` was given.
+
+        >>> import time
+        >>> future = client.submit(time.sleep, 60)
+        >>> future.add_done_callback(print)
+        >>> future.remove_done_callback(print)
+        1
+        """
+        if (watch := self._watch) is None:
+            return 0
+        with watch.lock:
+            removed = watch.remove_waiters(fn)
+            if self._status == _PENDING:  # otherwise a thread calls them now
+                removed += watch.remove_callbacks(fn)
+                if not watch.callbacks:
+                    due_callbacks.discard(self)
+            return removed
 
     def _invoke_callbacks(self) -> None:
         """Call the pending callbacks."""

@@ -107,6 +107,11 @@ class DueCallbacks:
         if raised is not None:
             raise raised
 
+    def discard(self, future: Future[Any]) -> None:
+        """Remove a pending future that has no callback any more."""
+        self._futures.pop(future, None)
+        self._called.set()
+
     def clear(self) -> None:
         """Forget all futures in a forked process, which has no callback thread."""
         self._futures, self._called = {}, ThreadEvent()
@@ -163,3 +168,15 @@ class Watch:
         self.lock = threading.RLock()
         self.waiters = _Waiters(owner)
         self.callbacks: list[Callable[[Future[Any]], object]] = []
+
+    def remove_callbacks(self, fn: Callable[[Any], object]) -> int:
+        """Remove a callback; returns how often it was there."""
+        before = len(self.callbacks)
+        self.callbacks[:] = [callback for callback in self.callbacks if callback != fn]
+        return before - len(self.callbacks)
+
+    def remove_waiters(self, fn: Callable[[Any], object]) -> int:
+        """Remove the waiters of event loops that call `fn`; returns how many there were."""
+        before = len(self.waiters)
+        self.waiters[:] = [waiter for waiter in self.waiters if getattr(waiter, "fn", None) != fn]
+        return before - len(self.waiters)
