@@ -31,6 +31,7 @@ CANDIDATES: dict[str, tuple[tuple[Any, ...], ...]] = {
     "text": (("größe", "naïve"), ("gpu=1", "linux")),
     "data": (
         (bytes(range(16)), bytes(range(16, 32))),
+        (bytes(range(20)), bytes(range(20, 40))),
         (bytes(range(32)), bytes(32)),
         (bytes(72), b""),
         (bytes(PACKED_BATCH.size), b""),

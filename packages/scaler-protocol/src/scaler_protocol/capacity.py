@@ -93,9 +93,13 @@ class WorkerList:
 
 @dataclass(frozen=True, slots=True)
 class ListProcesses:
-    """A client asks for the workers' processes, and the scheduler asks each agent for those of its own."""
+    """A client asks for the workers' processes, and the scheduler asks each agent for those of its own.
+
+    The answer comes when the workers `gone`, given by their ids, have ended.
+    """
 
     request: int
+    gone: Sequence[bytes] = ()
 
 
 @dataclass(frozen=True, slots=True)

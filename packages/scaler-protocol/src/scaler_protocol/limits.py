@@ -237,6 +237,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "capabilities": Column(_FIGURES, ENTRIES),
         "managers": Column(UNIT, ENTRIES),
     },
+    "ListProcesses": {"gone": Column(Bytes(WORKER_ID_BYTES, WORKER_ID_BYTES), MESSAGE_IDS)},
     "ProcessList": {"names": Column(WORKER_NAME, MESSAGE_IDS), "agents": _IDS, "hosts": _NAMES},
     "ListTasks": {"session": SESSION_NAME, "key": SESSION_KEY},
     "TaskList": {

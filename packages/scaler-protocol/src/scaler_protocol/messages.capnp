@@ -201,7 +201,7 @@ struct WorkerList {
   capabilities @3 :List(Text);
   managers @4 :List(Text);
 }
-struct ListProcesses { request @0 :UInt64; }
+struct ListProcesses { request @0 :UInt64; gone @1 :List(Data); }
 struct ProcessList {
   request @0 :UInt64;
   pids @1 :List(UInt32);

@@ -90,6 +90,10 @@ def test_processes_are_asked_of_all_agents(driver: SchedulerDriver) -> None:
     names = ("Worker[0]", "Worker[1]", "Worker[0]")
     expected = ProcessList(1, (5, 6, 7), names, (agents[0], agents[0], agents[1]), ("a", "a", "b"))
     assert driver.take(client, ProcessList) == [expected] and not driver.take(other, ProcessList)
+    ids = [worker_id(agents[0], 5), worker_id(agents[0], 6), worker_id(b"unknown".ljust(16, b"."), 5)]
+    driver.feed(client, ListProcesses(3, ids))
+    told = [[list(asked.gone) for asked in driver.take(agent, ListProcesses)] for agent in agents[:2]]
+    assert told == [[ids[:2]], [[]]], "each its own"
     driver.agent(b"full", 1)
     driver.feed(client, ListProcesses(2))
     for agent in (*agents[:2], b"full".ljust(16, b".")):

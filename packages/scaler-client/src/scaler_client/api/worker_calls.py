@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import CancelledError, wait
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from scaler_client.api.submitter import CallSubmitter
 from scaler_client.calls.encoding import Callee
@@ -15,18 +15,17 @@ from scaler_client.calls.task_options import NO_OPTIONS
 from scaler_client.futures.futures import ScalerFuture
 from scaler_client.futures.waiters import deadline
 from scaler_client.parameters import check, items
+from scaler_client.runtime.worker_lists import LAST_SECONDS
 from scaler_client.task_context import runtime
 from scaler_protocol.capacity import ProcessList
 from scaler_protocol.errors import WorkerDiedError
 from scaler_protocol.ids import worker_id
 from scaler_protocol.limits import SECONDS
+from scaler_protocol.messages import pieces_of
 from scaler_protocol.ranges import shown
 
 if TYPE_CHECKING:
     from scaler_client.runtime.io_thread import IoThread
-
-LOOK_SECONDS: Final = 0.02
-"""How long to wait before looking again whether workers have been replaced."""
 
 
 class WorkerCalls:
@@ -41,9 +40,12 @@ class WorkerCalls:
     def run(self, callee: Callee, args: tuple[Any, ...], workers: Iterable[str] | None) -> dict[str, Any]:
         """The result of the call, or its exception, by worker."""
         callee.check.check(*args)
+        return self._run(callee, args, _chosen(self._processes(), workers))
+
+    def _run(self, callee: Callee, args: tuple[Any, ...], chosen: Mapping[str, bytes]) -> dict[str, Any]:
         futures: dict[str, ScalerFuture[Any]] = {}
         try:
-            for name, worker in _chosen(self._processes(), workers).items():
+            for name, worker in chosen.items():
                 group = self._calls.group_with(callee, replace(NO_OPTIONS, worker=worker))
                 futures[name] = self._calls.send(group, args, {})
             with self._calls.waiting:
@@ -55,15 +57,16 @@ class WorkerCalls:
 
     def restart(self, why: str, workers: Iterable[str] | None) -> list[str]:
         """Have the workers end after their present task; returns them when others have taken their places."""
-        outcomes = self.run(self._calls.find_own(_retire), (why,), workers)
-        for outcome in outcomes.values():
+        ending = _chosen(self._processes(), workers)
+        for outcome in self._run(self._calls.find_own(_retire), (why,), ending).values():
             if isinstance(outcome, BaseException) and not isinstance(outcome, WorkerDiedError):
                 raise outcome
-        while left := outcomes.keys() & self._processes():
-            if self._left == 0:
-                raise TimeoutError(f"{', '.join(sorted(left))} did not end within {self._timeout:g} s")
-            time.sleep(LOOK_SECONDS)
-        return list(outcomes)
+        for some in pieces_of(list(ending.values())):
+            if self._io.worker_lists.processes(self._left, tuple(some)) is None:
+                there = self._io.worker_lists.processes(LAST_SECONDS)
+                left = ending.keys() & _named(there) if there is not None else ending.keys()
+                raise TimeoutError(f"{', '.join(sorted(left)) or 'others'} did not end within {self._timeout:g} s")
+        return list(ending)
 
     @property
     def _left(self) -> float | None:

@@ -53,9 +53,10 @@ class WorkersRequested:
 
 @dataclass(frozen=True, slots=True)
 class ProcessesRequested:
-    """List the processes of all workers; answered by WorkersListed with this number."""
+    """List the processes of all workers when those `gone` have ended; answered by WorkersListed with this number."""
 
     number: int
+    gone: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ class WorkerRequests:
         message: ListWorkers | ListProcesses = (
             ListWorkers(event.number, event.at_least)
             if isinstance(event, WorkersRequested)
-            else ListProcesses(event.number)
+            else ListProcesses(event.number, event.gone)
         )
         self._open[event.number] = message
         return message

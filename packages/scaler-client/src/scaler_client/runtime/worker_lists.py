@@ -40,10 +40,13 @@ class WorkerLists:
             assert answer is None or isinstance(answer, WorkerList)
             return answer
 
-    def processes(self, seconds: float | None) -> ProcessList | None:
-        """The processes of all workers; None without an answer within `seconds`. Raises as `ask` does."""
+    def processes(self, seconds: float | None, gone: tuple[bytes, ...] = ()) -> ProcessList | None:
+        """The processes of all workers, when those `gone` have ended; None without an answer within `seconds`.
+
+        Raises as `ask` does.
+        """
         with self._request() as (number, waiting):
-            self._send(ProcessesRequested(number))
+            self._send(ProcessesRequested(number, gone))
             answer = waiting.wait(seconds)
             assert answer is None or isinstance(answer, ProcessList)
             return answer

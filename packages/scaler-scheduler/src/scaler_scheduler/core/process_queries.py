@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import field
 
 from scaler_protocol.capacity import ListProcesses, ProcessList
+from scaler_protocol.ids import agent_of
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import MESSAGE_IDS
 from scaler_scheduler.core.records import AgentRecord
@@ -47,8 +48,11 @@ class ProcessQueries:
             self._open.pop(mine[0], None)
         number = next(self._numbers)
         self._open[number] = ProcessQuery(client, message.request, agents)
+        gone: dict[bytes, list[bytes]] = {}
+        for worker in message.gone:
+            gone.setdefault(agent_of(worker), []).append(worker)
         for agent in agents:
-            self._state.send(agent, ListProcesses(number))
+            self._state.send(agent, ListProcesses(number, gone.get(agent, ())))
         self._answer(number)
 
     def answered(self, agent: AgentRecord, message: ProcessList) -> None:

@@ -1291,6 +1291,18 @@ def test_processes_are_listed_once_each_slot_has_one() -> None:
     assert ProcessList(10, [1001], ["Worker[1]"]) in host.sent, "no other can be started"
 
 
+def test_processes_are_listed_once_others_have_taken_the_places_of_those_that_end() -> None:
+    host = Host(2)
+    host.ready_all()
+    host.handle(SCHEDULER, ListProcesses(1, [worker_id(b"a" * 16, 1000)]))
+    host.handle(SCHEDULER, ListProcesses(2, [worker_id(b"a" * 16, 77)]))
+    assert [message.request for message in host.sent if isinstance(message, ProcessList)] == [2]
+    host.die(0)
+    assert [message.request for message in host.sent if isinstance(message, ProcessList)] == [2], "one is missing"
+    host.ready_all()
+    assert [message.request for message in host.sent if isinstance(message, ProcessList)] == [2, 1]
+
+
 @pytest.mark.parametrize("was_asked", [True, False])
 def test_a_worker_that_was_asked_to_end_has_not_died(was_asked: bool) -> None:
     host = Host(1)

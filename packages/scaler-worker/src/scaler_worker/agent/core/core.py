@@ -31,14 +31,16 @@ blocked or stopping worker gets no tasks; the indexes (idle, refillable, running
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from scaler_io.links.events import LinkLost, LinkRefused, LinkUp
 from scaler_protocol.capacity import ListProcesses, ProcessList
 from scaler_protocol.errors import ProtocolError, ScalerError, describe
 from scaler_protocol.handshake import Welcome
+from scaler_protocol.ids import pid_of
 from scaler_protocol.limits import DEFINED
 from scaler_protocol.messages import (
     AgentStatus,
@@ -83,6 +85,9 @@ from scaler_worker.agent.core.snapshot import HostStats, agent_status
 from scaler_worker.agent.core.workers import Workers
 from scaler_worker.ipc import frames
 
+LISTED_TOGETHER: Final = 1024
+"""Requests for the processes that may wait."""
+
 
 class AgentCore:
     """Assigns runs to workers and reports their results. Events come in through `handle`; `settle` returns effects."""
@@ -102,8 +107,10 @@ class AgentCore:
         self._scheduler = config.scheduler
         self._effects = self.in_flight.effects
         self._rotate_at = 0.0
-        self._listing: list[int] = []
-        """Requests for the processes, which are answered when each slot has one."""
+        self._listing: deque[tuple[int, list[WorkerRecord]]] = deque(maxlen=LISTED_TOGETHER)
+        """Requests for the processes, which are answered when each slot has one and those that are to end have ended.
+
+        Nobody may wait for the oldest ones any more."""
         self._welcome: Welcome | None = None
         self._from_scheduler = self._scheduler_handlers()
         self._from_worker = self._worker_handlers()
@@ -349,7 +356,8 @@ class AgentCore:
             self._not_started(worker, events.WorkerNotStarted(event.reason), now)
 
     def _processes_asked(self, message: ListProcesses, now: float) -> None:
-        self._listing.append(message.request)
+        ending = [self.workers.find(pid_of(worker)) for worker in message.gone]
+        self._listing.append((message.request, [worker for worker in ending if worker is not None]))
 
     def _profile_asked(self, message: TakeProfile, now: float) -> None:
         self._effects += self._profiling.take(message, now)
@@ -357,9 +365,11 @@ class AgentCore:
     def _list_processes(self) -> None:
         ready = self.workers.ready_workers
         pids, names = [worker.pid for worker in ready], [worker.name for worker in ready]
-        for request in self._listing:
-            self.in_flight.send(ProcessList(request, pids, names))
-        self._listing.clear()
+        for listing in list(self._listing):
+            request, ending = listing
+            if all(self.workers.by_number.get(worker.number) is not worker for worker in ending):
+                self._listing.remove(listing)
+                self.in_flight.send(ProcessList(request, pids, names))
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
