@@ -40,6 +40,13 @@ def environment_variable(text: str) -> tuple[str, str]:
     return name, value
 
 
+def function_pattern(text: str) -> str:
+    """Parse a pattern of function names; raises ValueError."""
+    if re.fullmatch(r"[\w.*]+:[\w.*]+", text) is None:
+        raise ValueError(f"{text!r} is not MODULE:FUNCTION, like math:sqrt or mine.tasks:run_*")
+    return text
+
+
 def output_size(text: str) -> int:
     """Parse how many bytes of a task's output are kept; raises ValueError."""
     number = byte_count()(text)
@@ -82,6 +89,8 @@ class WorkerConfig:
     """Bytes of what a task prints that monitors are shown."""
     json_output: bool = False
     """Whether what tasks print is written as JSON, a line each, as logs are."""
+    allow_functions: tuple[str, ...] = ()
+    """Patterns of the functions that may be called; empty: any function."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +115,7 @@ class ClusterConfig(ServiceOptions):
     output_limit_per_task: int
     env: tuple[tuple[str, str], ...]
     gpus: tuple[str, ...]
+    allow_functions: tuple[str, ...]
     preload: str | None
     worker_manager_id: str
     unit_id: str
@@ -259,6 +269,15 @@ COMMAND: Final = Command(
             " Workers beyond their number see none",
             gpu_names,
             default=(),
+        ),
+        Option(
+            ("--allow-functions", "-af"),
+            "run only functions that clients call by such a name, like math:sqrt or mine.tasks:run_*, with JSON;"
+            " * stands for letters, digits and underscores. What comes as code, as all calls of Python clients, fails",
+            function_pattern,
+            default=(),
+            repeated=True,
+            metavar="PATTERN",
         ),
         Option(
             ("--preload",),

@@ -25,6 +25,7 @@ from scaler_protocol.errors import (
     TaskExitedError,
     TaskTimeoutError,
     WorkerDiedError,
+    restore,
 )
 from scaler_protocol.ids import function_id
 from scaler_protocol.messages import (
@@ -197,6 +198,19 @@ def test_functions_by_name_with_json(scheduler: Any, cluster: Start) -> None:
     scheduler.until(lambda: scheduler.done.keys() >= set(tasks))
     assert [json.loads(scheduler.done[task][1]) for task in tasks[:2]] == [3.0, 4.0]
     assert [scheduler.done[task][0] for task in tasks[2:]] == [Status.RAISED] * 2
+
+
+def test_functions_that_are_not_allowed_are_not_called(scheduler: Any, cluster: Start) -> None:
+    cluster("-n", "1", "--allow-functions", "math:sqrt")
+    names = ("math:sqrt", "math:cos")
+    named = [scheduler.send_run(scheduler.named(name), [b"[9]"], encoding=Encoding.JSON) for name in names]
+    tasks = [*named[0], *named[1], *scheduler.run(abs, (-1,))]
+    scheduler.until(lambda: scheduler.done.keys() >= set(tasks))
+    assert json.loads(scheduler.done[tasks[0]][1]) == 3.0
+    for task, reason in zip(tasks[1:], ("math:cos is not allowed", "abs is not allowed"), strict=True):
+        status, payload, _ = scheduler.done[task]
+        assert status == Status.FAILED
+        assert reason in (text := str(restore(payload))) and text.endswith("(--allow-functions math:sqrt)")
 
 
 def test_functions_are_asked_for(scheduler: Any, cluster: Start) -> None:

@@ -21,6 +21,7 @@ def test_a_unit_is_given_what_the_manager_was_given() -> None:
     given = options(
         "-wpu", "3", "-mtc", "9", "-pwc", "gpu=1,linux", "-wtqs", "7", "-dts", "9.5", "--preload", "a:b",
         "-wsa", "tcp://10.0.0.1:2345", "-osa", "tcp://10.0.0.1:2346", "-hc", "license=2",
+        "--allow-functions", "math:*", "--allow-functions", "json:dumps",
     )  # fmt: skip
     unit = CLUSTER.read(given.unit_words("grid-1"), {})
     assert (str(unit.address), unit.num_of_workers, unit.worker_manager_id, unit.unit_id) == (
@@ -30,6 +31,7 @@ def test_a_unit_is_given_what_the_manager_was_given() -> None:
     assert unit.host_capabilities == {"license": 2}
     assert (unit.per_worker_task_queue_size, unit.death_timeout_seconds, unit.preload) == (7, 9.5, "a:b")
     assert str(unit.object_storage_address) == "tcp://10.0.0.1:2346"
+    assert unit.allow_functions == ("math:*", "json:dumps")
 
 
 @pytest.mark.parametrize(("gpus", "quantity"), [("auto", 3), ("0,1", 2), ("0,1,2,3", 3)])

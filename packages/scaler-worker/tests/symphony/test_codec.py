@@ -22,9 +22,9 @@ from scaler_worker.symphony.events import CallEnded
 from scaler_worker.worker.object_store import WorkerObjectStore
 
 
-def codec() -> CallCodec:
+def codec(*allow_functions: str) -> CallCodec:
     store = WorkerObjectStore(lambda: "", b"secret", "proxy")
-    return CallCodec(ProxyRuntime(store, lambda: 1), store)
+    return CallCodec(ProxyRuntime(store, lambda: 1), store, allow_functions)
 
 
 def entry(call: bytes, flag: int = PLAIN, attempt: int = 1) -> Entry:
@@ -85,6 +85,11 @@ def test_a_function_that_cannot_be_loaded() -> None:
     broken = Definition(1, function_id(b"no pickle"), "test:f", b"no pickle", Encoding.PICKLE, 0, b"", b"")
     ended = codec().encode(entry(pickle.dumps(((), {}))), broken)
     assert isinstance(ended, CallEnded) and "test:f could not be loaded" in str(restore(ended.payload))
+
+
+def test_a_function_that_is_not_allowed() -> None:
+    ended = codec("math:*").encode(entry(pickle.dumps(((), {}))), definition(abs))
+    assert isinstance(ended, CallEnded) and "test:f is not allowed" in str(restore(ended.payload))
 
 
 def test_an_output_that_is_none_of_ours() -> None:

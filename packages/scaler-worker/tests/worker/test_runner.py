@@ -112,6 +112,7 @@ class Bench:
         damage: Callable[[], str] = str,
         may_have_changed: Callable[[], bool] = bool,
         output_limit: int = 0,
+        allow_functions: tuple[str, ...] = (),
     ) -> None:
         self.output = KeptOutput(
             output_limit, "w", "vm", lambda: self.core.run_and_task, lambda *said: self.core.write_output(*said)
@@ -136,6 +137,7 @@ class Bench:
             may_have_changed=may_have_changed,
             store=store,
             output=self.output,
+            allow_functions=allow_functions,
         )
 
     def define(self, handle: int, function: Any, encoding: int = Encoding.PICKLE, stream_output: int = 0) -> None:
@@ -371,6 +373,33 @@ def test_a_function_that_is_not_the_one_of_its_id_is_not_run(forged: Definition)
     bench.run(10, (10, 1, call(1)))
     error = restore(bench.written[-1].payloads[0])
     assert isinstance(error, DeserializeError) and "is not the BLAKE2b-128 of the" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "encoding", "fault"),
+    [
+        ("math:sqrt", b"", Encoding.JSON, ""),
+        ("json:dumps", b"", Encoding.JSON, ""),
+        ("os:system", b"", Encoding.JSON, "no pattern admits its name"),
+        ("math:sqrt.__call__", b"", Encoding.JSON, "no pattern admits its name"),
+        ("jsonxdumps:dumps", b"", Encoding.JSON, "no pattern admits its name"),
+        ("math:sqrt", b"", Encoding.PICKLE, "came as code"),
+        ("math:sqrt", cloudpickle.dumps(print), Encoding.JSON, "came as code"),
+        ("math:sqrt", cloudpickle.dumps(print), Encoding.PICKLE, "came as code"),
+    ],
+)
+def test_only_functions_that_are_allowed_are_called(name: str, body: bytes, encoding: int, fault: str) -> None:
+    bench = Bench(allow_functions=("math:*", "json:dumps"))
+    function = function_id(body) if body else named_function_id(name)
+    bench.core.take(frames.pack_definition(Definition(1, function, name, body, encoding, 0)))
+    bench.run(10, (10, 1, b"[4]"))
+    [status], [payload] = bench.written[-1].statuses, bench.written[-1].payloads
+    if fault:
+        text = str(restore(payload))
+        assert status == Status.FAILED and f"{name} is not allowed" in text and fault in text
+        assert text.endswith("(--allow-functions math:*, json:dumps)")
+    else:
+        assert status == Status.VALUE and json.loads(payload) in (2.0, "4")
 
 
 def test_an_argument_that_is_not_there_is_named() -> None:

@@ -141,6 +141,7 @@ class Forking:
                 worker_environment(config, os.environ),
                 config.output_limit_per_task,
                 config.log_format == "json",
+                config.allow_functions,
             )
             lifeline = os.pipe()
             shared = SharedState.create(WORKERS_LIMIT + BLOCKED_AND_SPARE)

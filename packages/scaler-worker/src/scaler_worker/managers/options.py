@@ -72,6 +72,7 @@ class ManagerOptions(ServiceOptions):
     memory_limit_per_worker: int
     threads_per_worker: int | None
     output_limit_per_task: int
+    allow_functions: tuple[str, ...]
     preload: str | None
 
     def __post_init__(self) -> None:
@@ -129,6 +130,7 @@ class ManagerOptions(ServiceOptions):
             ("--gpus", ",".join(self.gpus), ""),
             ("--preload", self.preload, None),
             ("--keys", self.keys, None),
+            *(("--allow-functions", pattern, None) for pattern in self.allow_functions),
         ]
         defaults = {option.destination: option.default for option in CLUSTER_COMMAND.options}
         for name in _SAME_AS_CLUSTER:
@@ -212,6 +214,7 @@ MANAGER_OPTIONS: Final[Sequence[Option]] = (
             "memory_limit_per_worker",
             "threads_per_worker",
             "output_limit_per_task",
+            "allow_functions",
             "preload",
         )
     ),

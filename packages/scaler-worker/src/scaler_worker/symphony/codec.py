@@ -7,7 +7,7 @@ objects), and pickled again. All methods are called in one thread.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NoReturn
 
@@ -78,8 +78,8 @@ class ProxyRuntime(ObjectRuntime):
 class CallCodec:
     """Encodes calls and decodes answers, for one proxy agent with this name."""
 
-    def __init__(self, runtime: ProxyRuntime, store: WorkerObjectStore) -> None:
-        self._runtime, self._store = runtime, store
+    def __init__(self, runtime: ProxyRuntime, store: WorkerObjectStore, allow_functions: Sequence[str] = ()) -> None:
+        self._runtime, self._store, self._allow_functions = runtime, store, allow_functions
         self._functions: OrderedDict[int, LoadedFunction] = OrderedDict()
 
     def encode(self, entry: Entry, definition: Definition) -> bytes | CallEnded:
@@ -126,7 +126,7 @@ class CallCodec:
     def _load(self, definition: Definition) -> LoadedFunction:
         loaded = self._functions.pop(definition.handle, None)
         if loaded is None:
-            check_definition(definition)
+            check_definition(definition, self._allow_functions)
             if definition.body_stored:
                 definition = replace(definition, body=self._store.get(bytes(definition.body)))
             if definition.serializer_stored:

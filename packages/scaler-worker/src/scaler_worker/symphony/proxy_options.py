@@ -35,6 +35,7 @@ class SymphonyOptions(ServiceOptions):
     garbage_collect_interval_seconds: float
     trim_memory_threshold_bytes: int
     drain_timeout_seconds: float
+    allow_functions: tuple[str, ...]
 
     def __post_init__(self) -> None:
         if not self.service_name:
@@ -80,6 +81,7 @@ _OPTIONS: Final = (
             "garbage_collect_interval_seconds",
             "trim_memory_threshold_bytes",
             "drain_timeout_seconds",
+            "allow_functions",
         )
     ),
     *SERVICE_OPTIONS,

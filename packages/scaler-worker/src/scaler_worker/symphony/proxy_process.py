@@ -103,7 +103,7 @@ def _agent(options: SymphonyOptions, label: str) -> ProxyAgent:
 
     return ProxyAgent(
         ProxyCore(config),
-        CallCodec(runtime, store),
+        CallCodec(runtime, store, options.allow_functions),
         Dialer(options.address, uplink, credentials=options.credentials(WORKER_KEYS)),
         shared,
         open_session,

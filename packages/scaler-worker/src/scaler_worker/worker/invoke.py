@@ -54,6 +54,7 @@ _NAME_MISSING: Final = re.compile(r"Can't get attribute .* on <module '([^']*)'"
 _READ_ONLY: Final = (
     "arrays that a task receives are read-only, since all tasks of a host share them: change a copy, array.copy()"
 )
+_STAR: Final = re.escape("*")
 _OUR_FILES: Final = (__file__, str(Path(__file__).with_name("coroutines.py")))
 Await = Callable[[Coroutine[Any, Any, Any]], Any]
 """Runs a coroutine; returns its result or raises its exception."""
@@ -77,14 +78,32 @@ class LoadedFunction(NamedTuple):
     """In which it was loaded, and its calls are run."""
 
 
-def check_definition(definition: Definition) -> None:
-    """Raises DeserializeError for a function id that is not the hash of the body, name or reference it came with."""
+def check_definition(definition: Definition, allowed: Sequence[str] = ()) -> None:
+    """Raises DeserializeError for a function id that is not the hash of the body, name or reference it came with.
+
+    And for a function that is not one of `allowed`, if there are any: patterns of names. Calls must then be JSON, since
+    a pickle runs code while it is loaded.
+    """
     fault = function_fault(definition.function, definition.name, definition.body, stored=definition.body_stored)
     if not fault and definition.serializer_body:
         body, stored = definition.serializer_body, definition.serializer_stored
         fault = function_fault(definition.serializer, "", body, stored=stored)
     if fault:
         raise DeserializeError(f"the function {definition.name} could not be loaded: {fault}")
+    if allowed:
+        _check_allowed(definition, allowed)
+
+
+def _check_allowed(definition: Definition, allowed: Sequence[str]) -> None:
+    if definition.body or definition.encoding != Encoding.JSON:
+        fault = "it, or its calls, came as code, and the workers run functions by name only, called with JSON"
+    elif not any(re.fullmatch(re.escape(each).replace(_STAR, r"\w*"), definition.name) for each in allowed):
+        fault = "no pattern admits its name"
+    else:
+        return
+    raise DeserializeError(
+        f"the function {definition.name} is not allowed: {fault} (--allow-functions {', '.join(allowed)})"
+    )
 
 
 def load_function(definition: Definition) -> LoadedFunction:

@@ -199,6 +199,7 @@ def run_worker(
             may_have_changed=leftovers.may_have_changed,
             store=storage,
             output=output,
+            allow_functions=config.allow_functions,
         )
         transport = AgentTransport(socket.socket(fileno=ends.messages))
         task_context.install(WorkerRuntime(runner, transport, storage, shared, damage, leftovers))

@@ -19,7 +19,7 @@ run anything of the datagram beyond that run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -137,6 +137,7 @@ class Runner:
         may_have_changed: Callable[[], bool] = bool,
         store: ObjectStore | None = None,
         output: PrintedOutput | None = None,
+        allow_functions: Sequence[str] = (),
     ) -> None:
         self.inputs: Mapping[int, tuple[bool, bytes]] = {}
         self.asked_to_end = ""
@@ -152,6 +153,7 @@ class Runner:
         """The last finished run, and the last one after which this process was found undamaged."""
         self._store = store
         self._output = output
+        self._allow_functions = allow_functions
         self._functions = FunctionCache()
         self._previous: dict[int, tuple[bool, bytes]] = {}
         """The result of the previous run, by its task: whether stored, and the payload or its reference."""
@@ -219,7 +221,7 @@ class Runner:
 
         def load_and_run(call: Buffer) -> tuple[int, Payload]:
             try:
-                check_definition(definition)
+                check_definition(definition, self._allow_functions)
                 whole = self._with_bodies(definition)
                 invoker = load_invoker(whole, self._finish)
             except InitializerError as error:
