@@ -1,6 +1,6 @@
 """What scaler_ui costs and how quick it is, in headless Chromium, with 1,000 workers and a million finished tasks.
 
-    python bench/web.py [--workers 1000] [--tasks 1000000]
+    python bench/web.py [--workers 1000] [--tasks 1000000] [--history]
 
 Prints the time to the first page; of every page the time from the click on its link until its values are shown, the
 time until they are when it is reloaded, and bytes per second to the browser; of sorting and turning pages of tasks
@@ -13,6 +13,7 @@ import argparse
 import os
 import statistics
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -150,12 +151,17 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1000)
     parser.add_argument("--tasks", type=int, default=1_000_000)
     parser.add_argument("--rate", type=int, default=2000)
+    parser.add_argument("--history", action="store_true", help="keep a history in a file meanwhile")
     arguments = parser.parse_args()
     monitor = Address("127.0.0.1", free_ports(1))
     sizes = [f"--{name}={getattr(arguments, name)}" for name in ("workers", "tasks", "rate")]
-    with Terminal(sys.executable, Path(__file__).with_name("simulated.py"), str(monitor), *sizes) as simulated:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Terminal(sys.executable, Path(__file__).with_name("simulated.py"), str(monitor), *sizes) as simulated,
+    ):
         simulated.read_until("publishes")
-        with served(monitor) as site, opened(site) as page:
+        history = Path(folder) / "history.db" if arguments.history else None
+        with served(monitor, history=history) as site, opened(site) as page:
             simulated.read_until("have ended")
             pid = process_of(site)
             page.wait_for_timeout(2000)

@@ -32,11 +32,13 @@ from scaler_protocol.codec import encode
 from scaler_protocol.handshake import Role
 from scaler_protocol.messages import Group, Run
 from scaler_scheduler.core.snapshot import ProcessStats
+from scaler_scheduler.monitoring.publisher import EVENT_SECONDS, STATUS_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 SECOND, SHORT, NOTHING = (0.9, 1.1), (0.009, 0.011), (0.0, 0.0)
 """Durations of tasks: from, to."""
 Figures = list[float]
+_STATS = ProcessStats("", 1.0, 1.0, 0.1, 1)
 
 
 def idle(hosts: int) -> Figures:
@@ -60,6 +62,59 @@ def per_task(hosts: int, seconds: tuple[float, float], tasks: int) -> Figures:
     waiting = 20 * hosts
     cluster.work(caller, tasks, waiting)
     return [cluster.work(caller, tasks, waiting) / tasks * 1e6]
+
+
+class HeardCluster(Cluster):
+    """A cluster whose service publishes what it does while `is_heard`, as to one monitor, but into no socket."""
+
+    is_heard = False
+    published = 0
+    """Bytes."""
+    _events_at = _status_at = 0.0
+
+    def hear(self) -> None:
+        """A monitor subscribes."""
+        self._status = self.service.core.snapshot(_STATS, self.now, first=True)
+        self.service.core.start_events(self.now)
+        self.service.core.take_events(0.0)
+        self.is_heard = True
+
+    def leave(self) -> None:
+        """It leaves."""
+        self.service.core.stop_events()
+        self.is_heard = False
+
+    def _step(self) -> None:
+        super()._step()
+        if self.is_heard and self.now >= self._events_at:
+            began = time.thread_time()
+            self._publish()
+            self.service.spent += time.thread_time() - began
+
+    def _publish(self) -> None:
+        self._events_at = self.now + EVENT_SECONDS
+        if (events := self.service.core.take_events(0.0)) is not None:
+            self.published += sum(map(len, encode(events)))
+        if self.now >= self._status_at:
+            self._status_at = self.now + STATUS_SECONDS
+            before, self._status = self._status, self.service.core.snapshot(_STATS, self.now)
+            self.published += sum(map(len, encode(monitoring.changes(self._status, before))))
+
+
+def listener(hosts: int, seconds: tuple[float, float], tasks: int, turns: int = 5) -> Figures:
+    """CPU microseconds per task without a monitor; percent more with one; its bytes per task. In turns."""
+    cluster = HeardCluster(hosts, 16, seconds)
+    caller = cluster.caller()
+    waiting = 20 * hosts
+    cluster.work(caller, 2 * tasks, waiting)
+    spent: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(turns):
+        spent[False].append(cluster.work(caller, tasks, waiting))
+        cluster.hear()
+        spent[True].append(cluster.work(caller, tasks, waiting))
+        cluster.leave()
+    without, heard = (statistics.median(each) for each in spent.values())
+    return [without / tasks * 1e6, 100 * (heard / without - 1), cluster.published / turns / tasks]
 
 
 def rate(hosts: int, seconds: tuple[float, float], tasks: int) -> Figures:
@@ -185,6 +240,12 @@ CASES: dict[str, tuple[str, str, Callable[[], Figures]]] = {
     "2,000 requirements": ("4 us", "{:.1f} + {:.1f} us", lambda: kinds(requirements(2_000))),
     "a host leaves, 10,000 others": ("0.2 ms", "{:.2f} ms", lambda: leaving(Role.AGENT)),
     "a session leaves, 10,000 others": ("0.2 ms", "{:.2f} ms", lambda: leaving(Role.CLIENT)),
+    "1,000 hosts x 16, tasks of 1 s: a monitor": (
+        "5 %", "{:.1f} us, {:+.1f} %, {:.0f} bytes", lambda: listener(1_000, SECOND, 40_000),
+    ),
+    "1,000 hosts x 16, tasks of 10 ms: a monitor": (
+        "5 %", "{:.1f} us, {:+.1f} %, {:.0f} bytes", lambda: listener(1_000, SHORT, 40_000),
+    ),
     "monitor, 3,000 hosts x 64": ("20 ms, 1 MB", "{:.0f} ms, {:.1f} MB", lambda: monitor(3_000, 64)),
     "bytes per waiting, assigned, ended task": ("200, 300, 150", "{:.0f}, {:.0f}, {:.0f}", memory),
     "graph of 200,000 nodes, per node": ("7 us, 400 bytes", "{:.1f} us, {:.0f} bytes", lambda: graph(200, 1_000)),
