@@ -243,9 +243,6 @@ CASES: dict[str, tuple[str, str, Callable[[], Figures]]] = {
     "1,000 hosts x 16, tasks of 1 s: a monitor": (
         "5 %", "{:.1f} us, {:+.1f} %, {:.0f} bytes", lambda: listener(1_000, SECOND, 40_000),
     ),
-    "1,000 hosts x 16, tasks of 10 ms: a monitor": (
-        "5 %", "{:.1f} us, {:+.1f} %, {:.0f} bytes", lambda: listener(1_000, SHORT, 40_000),
-    ),
     "monitor, 3,000 hosts x 64": ("20 ms, 1 MB", "{:.0f} ms, {:.1f} MB", lambda: monitor(3_000, 64)),
     "bytes per waiting, assigned, ended task": ("200, 300, 150", "{:.0f}, {:.0f}, {:.0f}", memory),
     "graph of 200,000 nodes, per node": ("7 us, 400 bytes", "{:.1f} us, {:.0f} bytes", lambda: graph(200, 1_000)),

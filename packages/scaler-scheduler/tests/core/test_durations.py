@@ -30,11 +30,21 @@ def status(driver: SchedulerDriver) -> MonitorStatus:
 def test_runs_and_waits_are_counted_alike(microseconds: list[int]) -> None:
     runs, waits = Durations(), Durations()
     runs.add_runs(b"".join([PROFILE.pack(each, 5, 7, 4711, 1, 1) + NO_PROFILE for each in microseconds]))
-    waits.add((each / 1e6, 1) for each in microseconds)
+    waits.add_waits([(-each / 1e6, 1) for each in microseconds], 0.0)
     buckets, count, seconds = runs.read()
     assert (buckets, count) == waits.read()[:2] and abs(seconds - sum(microseconds) / 1e6) < 1e-3
     assert count == len(microseconds) == sum(buckets) + microseconds.count(LONG)
     assert buckets[0] == sum(each <= 1000 for each in microseconds)
+
+
+def test_waits_end_when_they_are_told() -> None:
+    durations = Durations()
+    durations.add_waits([(1.0, 2)], 2.0)
+    durations.add_waits([(1.0, 1), (2.5, 1), (9.0, 1)], 3.0)
+    buckets, count, seconds = durations.read()
+    assert (count, seconds) == (5, 4.5), "one begins after its end, for which it counts as nothing"
+    assert [buckets[DURATION_BOUNDS.index(bound)] for bound in (0.001, 1.0, 3.0)] == [1, 3, 1]
+    assert durations.read() == (buckets, count, seconds)
 
 
 def test_runs_that_nobody_reads_are_counted_without_a_bound_on_their_number() -> None:

@@ -12,6 +12,7 @@ from scaler_ui.model import graph_picture
 from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.graph_looks import GraphLooks
 from scaler_ui.model.graph_picture import draw, function_rows, path_rows, sentence
+from scaler_ui.model.model import MonitorModel
 
 if TYPE_CHECKING:
     from conftest import Publications
@@ -19,19 +20,22 @@ if TYPE_CHECKING:
 FIRST = 0x700000064
 
 
-def looks_at(publications: Publications, *edges: tuple[int, int], nodes: int = 5) -> GraphLooks:
+def graph_columns(nodes: int = 5, ended: float = 0.0) -> dict[str, Any]:
+    """What a status says of one graph."""
+    return {
+        "graphs": (4,), "graph_sessions": (7,), "graph_nodes": (nodes,), "graph_succeeded": (1,), "graph_failed": (2,),
+        "graph_cancelled": (0,), "graph_assigned": (1,), "graph_start_times": (990.0,), "graph_end_times": (ended,),
+    }  # fmt: skip
+
+
+def model_of(publications: Publications, *edges: tuple[int, int], nodes: int = 5) -> MonitorModel:
     """Five nodes, of which 0 has ended, 1 has raised, 2 runs, 3 waits and 4 cannot run."""
     told = TaskEvents(
         edge_graphs=(4,), edge_first_tasks=(FIRST,), edge_counts=(len(edges),),
         edges=b"".join(PACKED_EDGE.pack(*edge) for edge in edges),
     )  # fmt: skip
     ids = [FIRST + at for at in range(5)]
-    counts: dict[str, Any] = {
-        "graphs": (4,), "graph_sessions": (7,), "graph_nodes": (nodes,), "graph_succeeded": (1,), "graph_failed": (2,),
-        "graph_cancelled": (0,), "graph_assigned": (1,), "graph_running": (1,),
-        "graph_start_times": (990.0,), "graph_end_times": (0.0,),
-    }  # fmt: skip
-    model = publications.model_of(
+    return publications.model_of(
         publications.status(snapshot=True),
         publications.groups((9, "m:load", 7, 0, "", ""), (8, "m:add", 7, 0, "", "")),
         told,
@@ -41,9 +45,13 @@ def looks_at(publications: Publications, *edges: tuple[int, int], nodes: int = 5
         publications.batch(TaskStep.ENDED, 1, ids[1], statuses=bytes([Status.RAISED])),
         publications.batch(TaskStep.ASSIGNED, 1, ids[2], first_run=501),
         publications.batch(TaskStep.ENDED, 0, ids[4], statuses=bytes([Status.FAILED]), profiles=bytes(36)),
-        publications.status(at=1002.0, **counts),
+        publications.status(at=1002.0, **graph_columns(nodes)),
     )
-    return GraphLooks(model)
+
+
+def looks_at(publications: Publications, *edges: tuple[int, int], nodes: int = 5) -> GraphLooks:
+    """Looks at these nodes."""
+    return GraphLooks(model_of(publications, *edges, nodes=nodes))
 
 
 EDGES = ((2, 0), (3, 2), (4, 1), (4, 0))
@@ -60,6 +68,22 @@ def test_a_small_graph_is_drawn_node_by_node(publications: Publications) -> None
     assert states.letters == "sfrwx"
     assert states.path == [0, 2] and look.took == 12.0, "node 2 runs for two seconds so far"
     assert sentence(look, picture) == "5 nodes in 3 layers"
+
+
+def test_the_last_nodes_may_be_told_of_after_the_end_of_the_graph(publications: Publications) -> None:
+    model = model_of(publications, *EDGES)
+    looks, over = GraphLooks(model), graph_columns(ended=1002.5)
+    model.take(publications.status(at=1003.0, **over), 50.0)
+    early = looks.look(4)
+    assert early is not None and draw(early)[1].letters == "sfrwx" and looks.look(4) is early
+    model.take(publications.batch(TaskStep.ENDED, 1, FIRST + 2, FIRST + 3), 50.0)
+    model.take(publications.status(at=1004.0, **over), 50.0)
+    late = looks.look(4)
+    assert late is not None and draw(late)[1].letters == "sfssx"
+    model.take(publications.status(at=1005.0, **over), 50.0)
+    settled = looks.look(4)
+    model.take(publications.status(at=1006.0, **over), 50.0)
+    assert looks.look(4) is settled
 
 
 def test_nodes_are_near_those_that_they_are_connected_with(publications: Publications) -> None:

@@ -28,14 +28,18 @@ class Durations:
         self._count = 0
         self._seconds = 0.0
         self._profiles = bytearray()
+        self._begins: dict[float, int] = {}
+        """Durations that end `_now`, by their begins: many of a turn have the same one."""
+        self._now = 0.0
 
-    def add(self, durations: Iterable[tuple[float, int]]) -> None:
-        """Count durations in seconds, each so many times."""
-        for seconds, count in durations:
-            self._count += count
-            self._seconds += seconds * count
-            if (bucket := bisect_left(DURATION_BOUNDS, seconds)) < len(self._buckets):
-                self._buckets[bucket] += count
+    def add_waits(self, begins: Iterable[tuple[float, int]], now: float) -> None:
+        """Count durations that began at these times, each so many times, and end now; in the order of `now`."""
+        if now != self._now:
+            self._count_waits()
+            self._now = now
+        known = self._begins
+        for begin, count in begins:
+            known[begin] = known.get(begin, 0) + count
 
     def add_runs(self, profiles: bytes) -> None:
         """Count the runs of these packed profiles."""
@@ -49,7 +53,17 @@ class Durations:
         A bucket is from the bound before it, which it does not include, to its own; long durations are in none.
         """
         self._count_runs()
+        self._count_waits()
         return list(self._buckets), self._count, self._seconds
+
+    def _count_waits(self) -> None:
+        for begin, count in self._begins.items():
+            seconds = max(0.0, self._now - begin)
+            self._count += count
+            self._seconds += seconds * count
+            if (bucket := bisect_left(DURATION_BOUNDS, seconds)) < len(self._buckets):
+                self._buckets[bucket] += count
+        self._begins.clear()
 
     def _count_runs(self) -> None:
         runs = sorted([duration for duration, pid in _RUN.iter_unpack(self._profiles) if pid])

@@ -130,7 +130,7 @@ class EventLog:
 
     def waited(self, waits: Iterable[tuple[float, int]]) -> None:
         """Tasks are sent to agents that have waited since these times, at each so many."""
-        self.wait_durations.add((max(0.0, self.now - since), count) for since, count in waits)
+        self.wait_durations.add_waits(waits, self.now)
 
     def gone(self, task: int) -> None:
         """This task is no longer wanted."""

@@ -16,6 +16,8 @@ NODES = 100_000
 """Nodes of a graph that is looked at; of a bigger one only the numbers are shown."""
 NODES_PER_SECOND = 20_000
 """Of a graph of so many nodes a look each second is cheap; bigger ones are looked at less often."""
+SETTLED_SECONDS = 2.0
+"""How long after the end of a graph its last nodes may be told of."""
 KEPT = 8
 """Graphs whose last look is kept."""
 
@@ -60,7 +62,9 @@ class GraphLooks:
         place = list(status.graphs).index(number)
         nodes, begun = status.graph_nodes[place], status.graph_start_times[place]
         ended = status.graph_end_times[place]
-        version = status.incarnation, known.count, ended or status.at // (1 + nodes // NODES_PER_SECOND)
+        is_settled = 0 < ended < status.at - SETTLED_SECONDS
+        moment = ended if is_settled else status.at // (1 + nodes // NODES_PER_SECOND)
+        version = status.incarnation, known.count, moment
         version_before, look = self._kept.get(number, (None, None))
         if version != version_before:
             look = None
