@@ -135,3 +135,20 @@ def test_scikit_learn() -> None:
     forest = ensemble.RandomForestClassifier
     predicted = [forest(10, random_state=0, n_jobs=jobs).fit(x, y).predict(x) for jobs in (-1, 1)]
     assert (predicted[0] == predicted[1]).all()
+
+
+@pytest.mark.usefixtures("backend")
+def test_a_batch_that_fits_a_message_when_it_is_compressed_is_sent_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    submit = Client.submit_verbose
+
+    def watched(client: Client, fn: Any, args: Any, *others: Any, **options: Any) -> Any:
+        sizes.append(len(args[0]))
+        return submit(client, fn, args, *others, **options)
+
+    monkeypatch.setattr(Client, "submit_verbose", watched)
+    texts = ["a" * 30_000, os.urandom(30_000).hex(), "b" * 200_000]
+    found = joblib.Parallel(batch_size=1)(joblib.delayed(len)(text) for text in texts)
+    assert found == [30_000, 60_000, 200_000]
+    small, random, big = sizes
+    assert small < 16_000 and random > 60_000 and big > 200_000

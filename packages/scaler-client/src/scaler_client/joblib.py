@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -24,9 +25,16 @@ from scaler_client.calls.object_reference import ObjectReference
 from scaler_client.calls.task_options import TaskOptions
 from scaler_client.payloads.pickles import SCALARS
 from scaler_client.task_context import runtime
+from scaler_protocol.handshake import INLINE_LIMIT
 
 _SHARED_BYTES: Final = 1024 * 1024
 """Arguments of at least so many bytes are sent once for all calls, unless Parallel has another `max_nbytes`."""
+_COMPRESSED_BYTES: Final = 128 * 1024
+"""Batches up to this size are tried: compressing takes less than storing, fetching and deleting an object does."""
+_ROOM_BYTES: Final = 256
+"""For the rest of the call."""
+_PICKLE: Final = 0x80
+"""The first byte of a pickle."""
 
 
 _Send = Callable[[], Future[list[Any]]]
@@ -45,9 +53,17 @@ class _Shared:
         return _Shared, (self.at,)
 
 
+def _packed(batch: bytes) -> bytes:
+    """A pickle, compressed if it can travel within a message then and not through object storage."""
+    if INLINE_LIMIT < len(batch) <= _COMPRESSED_BYTES:
+        packed = zlib.compress(batch, 1)
+        return packed if len(packed) < INLINE_LIMIT - _ROOM_BYTES else batch
+    return batch
+
+
 def _run_batch(batch: bytes, *shared: Any) -> list[Any]:
     """The results of a batch, in a worker."""
-    calls: BatchedCalls = cloudpickle.loads(batch)
+    calls: BatchedCalls = cloudpickle.loads(batch if batch[0] == _PICKLE else zlib.decompress(batch))
 
     def real(value: Any) -> Any:
         return shared[value.at] if type(value) is _Shared else value
@@ -87,7 +103,7 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):
 
     supports_retrieve_callback = True
     # A task costs far less than joblib assumes, and short batches end at about the same time.
-    MIN_IDEAL_BATCH_DURATION = 0.05
+    MIN_IDEAL_BATCH_DURATION = 0.1
     MAX_IDEAL_BATCH_DURATION = 0.5
 
     def __init__(
@@ -175,7 +191,7 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):
                 for fn, args, kwargs in items
             ]
             # One pickle without buffers beside it: smaller arrays are the worker's own, and may be changed there.
-            batch = cloudpickle.dumps(func, 5)
+            batch = _packed(cloudpickle.dumps(func, 5))
             return client.submit_verbose(_run_batch, (batch, *references.values()), {}, **self._task_options)
 
         self._window.start(send, callback)
