@@ -351,6 +351,27 @@ def test_small_runs_go_in_chunks_and_long_ones_alone() -> None:
     assert host.outcomes == Counter(runs)
 
 
+def _with_measured_runs(workers: int, micros: int, runs: int) -> Host:
+    """A host whose workers are idle but for one, and know how long runs take."""
+    host = Host(workers)
+    host.ready_all()
+    host.run(workers)
+    for number, worker in host.workers.items():
+        ended = worker.step()
+        ended.durations[:] = [micros]
+        host.handle(number, ended)
+    host.run(runs)
+    return host
+
+
+@pytest.mark.parametrize(("before", "runs", "most"), [(4, 16, 4), (3, 8, 3)])
+def test_no_worker_is_sent_much_while_others_end_soon(before: int, runs: int, most: int) -> None:
+    host = _with_measured_runs(4, 500, before)
+    host.run(runs)
+    lengths = [len(each.entries) for worker in host.workers.values() for each in worker.unread]
+    assert max(lengths) <= most and sum(lengths) > before, "8 ms of work would be 16 runs"
+
+
 def _with_a_reclaimed_run(**group: Any) -> tuple[Host, int]:
     """A host whose first worker has returned a run that it is to run all the same, in its next datagram; the run."""
     host = Host(2)

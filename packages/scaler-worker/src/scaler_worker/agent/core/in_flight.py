@@ -25,6 +25,7 @@ from scaler_worker.agent.core.records import (
     NO_RUN,
     OVERDUE_SECONDS,
     RUN,
+    SEPARATE_MICROSECONDS,
     TASK,
     Datagram,
     Entry,
@@ -93,10 +94,9 @@ class InFlight:
         """Send waiting runs to workers that are idle or nearly idle."""
         waiting, workers = self.waiting, self._workers
         while waiting and workers.idle and (free := workers.slots - len(workers.running)) > 0:
-            share = -(-len(waiting) // min(free, len(workers.idle)))
             worker = workers.idle_worker()
             assert worker is not None
-            self._send_batch(worker, min(share, frames.COUNT_LIMIT), now)
+            self._send_batch(worker, self._share(min(free, len(workers.idle))), now)
         refillable = sorted(workers.refillable.values(), key=_expected_end)
         if waiting and self._overtake(_expected_end(refillable[0]) if refillable else math.inf, now):
             return
@@ -107,7 +107,18 @@ class InFlight:
             if worker.pid in self.pinned or (self.limited and worker.number in self._kept_free):
                 continue
             if now < head.since + head.patience:  # otherwise its run may take long
-                self._send_batch(worker, frames.COUNT_LIMIT, now)
+                self._send_batch(worker, self._share(1), now)
+
+    def _share(self, takers: int) -> int:
+        """How many runs a worker is sent, one of several that can take some now.
+
+        As many as are left for each worker: others end soon. But if that is not worth a datagram, it is up to as many
+        as are left for each of those that can take some.
+        """
+        waiting, workers = len(self.waiting), self._workers
+        share = -(-waiting // max(1, min(workers.slots, len(workers.idle) + len(workers.running))))
+        worth = int(SEPARATE_MICROSECONDS / max(1.0, self.waiting.next_entry()[GROUP].kind.estimate))
+        return min(max(share, min(-(-waiting // takers), worth)), frames.COUNT_LIMIT)
 
     def _overtake(self, before: float, now: float) -> bool:
         """Recall what was sent ahead to a worker that ends its run before that time, for a waiting run that goes first.
