@@ -21,7 +21,18 @@ from scaler_io.links.uplink import Uplink
 from scaler_io.service.server_loop import ServiceTurn
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import first_task, function_id
-from scaler_protocol.messages import AgentStatus, Done, Group, Recall, Release, Returned, Run, Submit, WorkerState
+from scaler_protocol.messages import (
+    AgentStatus,
+    Done,
+    Group,
+    Recall,
+    Release,
+    Returned,
+    Run,
+    Submit,
+    WorkerState,
+    pieces_of,
+)
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
 from scaler_scheduler.core.config import SchedulerConfig
@@ -171,7 +182,8 @@ class Caller(Peer):
 
     def look(self, now: float) -> float:
         if self.released:
-            self.uplink.send(Release(self.released))
+            for some in pieces_of(self.released):
+                self.uplink.send(Release(some))
             self.released = []
         return super().look(now)
 
