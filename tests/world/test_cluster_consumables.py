@@ -9,19 +9,13 @@ from typing import Any
 import pytest
 
 from scaler_io.links.uplink import longest_absence
-from scaler_protocol.messages import Group
 from world.cluster import CONFIG, World, plans
-from world.plans import FUNCTION, Plan
+from world.licenses import cancelled, cut_off, host_killed, needing, restarted, worker_killed
+from world.plans import Plan
 
 SEEDS = range(2)
 DEATH_SECONDS = 6.0
 """After which hosts without a scheduler end."""
-
-
-def needing(license: int = 1, **others: int) -> Group:
-    """A group of tasks that need so much."""
-    needs = {"license": license, **others}
-    return Group(FUNCTION, capability_names=tuple(needs), capability_values=tuple(needs.values()))
 
 
 def cluster(seed: int = 0, license: int = 2, **options: Any) -> World:
@@ -71,10 +65,6 @@ def test_big_ones_are_not_overtaken_not_even_by_those_of_other_hosts(seed: int) 
     assert world.most_taken(None, "license") == 3
 
 
-def restarted(world: World) -> None:
-    world.restart_scheduler()
-
-
 def restarted_and_others_come_first(world: World) -> None:
     """The hosts, which try to connect once a second by now, come after a client and a host that know of nothing."""
     world.kill_scheduler()
@@ -82,27 +72,6 @@ def restarted_and_others_come_first(world: World) -> None:
     world.start_scheduler()
     world.add_host(4)
     world.add_client().submit(*plans(5, 0.5), group=needing())
-
-
-def cut_off(world: World) -> None:
-    """The scheduler gives a host up, whose runs go on, and gets it back."""
-    world.connection(world.host).stall(8.0)
-    world.run(12.0)
-
-
-def cancelled(world: World) -> None:
-    world.client.cancel(*world.client.unfinished.values())
-    world.client.submit(*plans(20, 0.5), group=needing())
-
-
-def worker_killed(world: World) -> None:
-    for _ in range(2):
-        world.kill_worker(world.host)
-
-
-def host_killed(world: World) -> None:
-    world.host.kill()
-    world.add_host(4)
 
 
 def host_leaves(world: World) -> None:

@@ -6,17 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from scaler_protocol.messages import Group
 from world.cluster import World, plans
-from world.plans import FUNCTION, Plan
+from world.licenses import cancelled, cut_off, host_killed, needing, restarted, worker_killed
+from world.plans import Plan
 
 SEEDS = range(3)
-
-
-def needing(license: int = 1, **others: int) -> Group:
-    """A group of tasks that need so much."""
-    needs = {"license": license, **others}
-    return Group(FUNCTION, capability_names=tuple(needs), capability_values=tuple(needs.values()))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -72,31 +66,6 @@ def test_a_parent_keeps_it_while_its_children_run() -> None:
     world.finish()
     assert world.most_taken(world.host, "license") == 1
     world.check_as_expected(futures)
-
-
-def restarted(world: World) -> None:
-    world.restart_scheduler()
-
-
-def cut_off(world: World) -> None:
-    """The scheduler gives the host up, whose runs go on, and gets it back."""
-    world.connection(world.host).stall(8.0)
-    world.run(12.0)
-
-
-def cancelled(world: World) -> None:
-    world.client.cancel(*world.client.unfinished.values())
-    world.client.submit(*plans(20, 0.5), group=needing())
-
-
-def worker_killed(world: World) -> None:
-    for _ in range(2):
-        world.kill_worker(world.host)
-
-
-def host_killed(world: World) -> None:
-    world.host.kill()
-    world.add_host(4)
 
 
 @pytest.mark.parametrize("journal", [False, True])

@@ -132,6 +132,14 @@ def test_an_agent_that_comes_back_has_what_it_reports(running: Running) -> None:
     assert used(driver) == 2 and len(driver.runs(other)) + len(driver.runs(agent)) == 1
 
 
+def test_an_agent_cannot_take_over_what_another_one_has(running: Running) -> None:
+    driver, _, agent, runs = running
+    other = driver.agent(b"other", workers=4)
+    claim = list(runs.values())
+    driver.feed(other, Reconcile(takers=claim, taken_names=["license"] * 2, taken_values=[1, 1]), Reconcile())
+    assert used(driver) == 2 and not driver.runs(other) and not driver.runs(agent)
+
+
 def test_others_may_not_offer_what_the_cluster_has(licensed: SchedulerDriver) -> None:
     offers: dict[str, Any] = {"capability_names": ("license",), "capability_values": (1,)}
     refused = licensed.core.admit(Hello(Role.AGENT, b"a" * 16, 1, workers=1, queue_size=1, **offers))

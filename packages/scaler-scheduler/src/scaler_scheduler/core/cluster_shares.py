@@ -103,7 +103,8 @@ class ClusterShares:
     def reported(self, agent: bytes, shares: Mapping[int, Capabilities], *, more: bool) -> None:
         """An agent that was connected before reports what its runs have taken; `more`: another report follows."""
         for run, share in shares.items():
-            self.take(run, agent, share)
+            if run not in self._takers or self._takers[run][0] == agent:  # an agent may say anything
+                self.take(run, agent, share)
         reported = self._reported.setdefault(agent, set())
         reported.update(shares)
         if not more:
