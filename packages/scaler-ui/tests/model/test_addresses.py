@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -14,6 +15,7 @@ from scaler_ui.model.addresses import (
     TableAddress,
     address,
     names_in,
+    read_number,
     read_task,
     read_worker,
     worker_name,
@@ -25,8 +27,8 @@ TABLE = TableAddress(
     choices={"state": ("raised", "waiting")},
     filters=("state", "function", "client"),
 )
-
-
+LONG = "9" * 5000
+"""More digits than Python takes for a number."""
 PRINTABLE = st.text(st.characters(exclude_categories=["C", "Z"], include_characters=" "), min_size=1, max_size=9)
 
 
@@ -41,7 +43,8 @@ def test_names_with_any_character_are_found_again(names: list[str]) -> None:
 def test_tasks_and_workers_are_named() -> None:
     assert [read_task(name) for name in ("1f", "xyz", "-1", "1" + 16 * "0", "")] == [31, None, None, None, None]
     assert read_worker(worker_name("vm-2:78", 100)) == ("vm-2:78", 100)
-    assert [read_worker(name) for name in ("vm", "vm-x", "-5", "vm-²")] == [None] * 4
+    assert [read_worker(name) for name in ("vm", "vm-x", "-5", "vm-²", LONG)] == [None] * 5
+    assert [read_number(name) for name in ("12", LONG, "", "-1", "²")] == [12, None, None, None, None]
     assert address("tasks", state="raised", function="a b", client="") == "/tasks?state=raised&function=a%20b"
 
 
@@ -72,6 +75,7 @@ def test_every_request_is_read_as_it_was_written(asked: PageRequest) -> None:
         ("rows=7", "rows=7: a page has 25, 50, 100 rows"),
         ("page=0", "page=0: pages are numbered from 1"),
         ("page=x", "page=x: pages are numbered from 1"),
+        (f"page={LONG}", f"page={LONG}: pages are numbered from 1"),
         ("state=gone", "state=gone: states are raised, waiting"),
         ("kind=worker", "kind=worker: this table has no such filter"),
         ("host=vm", "host=vm: this table has no such filter"),
@@ -79,6 +83,15 @@ def test_every_request_is_read_as_it_was_written(asked: PageRequest) -> None:
 )
 def test_what_means_nothing_is_told_and_left_out(query: str, said: str) -> None:
     assert TABLE.read(f"text=a&{query}") == (replace(TABLE.default, text="a"), [said])
+
+
+def test_a_browser_turns_to_pages_that_there_are() -> None:
+    asked = replace(TABLE.default, text="a")
+    turned = TABLE.turned(asked, {"rowsPerPage": 25, "page": 3, "sortBy": "duration", "descending": False})
+    assert turned == PageRequest(50, 25, "duration", False, "a")
+    odd: dict[str, Any]
+    for odd in {}, {"rowsPerPage": 10**9, "page": -1, "sortBy": "size"}, {"rowsPerPage": [], "page": "x"}:
+        assert replace(TABLE.turned(asked, odd), descending=True) == asked
 
 
 def test_tables_of_one_page_have_prefixes_of_their_own() -> None:

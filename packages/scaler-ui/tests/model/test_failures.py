@@ -11,7 +11,7 @@ import pytest
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import EventKind, TaskEvents, TaskStep
 from scaler_ui.model.addresses import PageRequest
-from scaler_ui.model.failed_task import FAILURES, NO_RESULT
+from scaler_ui.model.failed_task import FAILURES, NO_RESULT, UNKNOWN_TYPE
 from scaler_ui.model.failures import failed_tasks, failure_groups, failures_of
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.overview import last_failures
@@ -71,6 +71,11 @@ def test_groups_have_counts_and_times(model: MonitorModel) -> None:
     ]
     assert (rows[0]["first"], rows[0]["last"], rows[0]["message"]) == (1001.0, 1003.0, "ValueError: other")
     assert rows[2]["message"] == TEXTS[3]
+
+
+def test_a_failure_without_a_type_is_of_an_unknown_type(model: MonitorModel) -> None:
+    failure = replace(model.failures[1], text="the error is too long for monitors: the client has it")
+    assert (failure.exception, replace(failure, text="").exception) == (UNKNOWN_TYPE, UNKNOWN_TYPE)
 
 
 def test_a_flood_of_one_kind_displaces_no_other(model: MonitorModel) -> None:

@@ -122,6 +122,7 @@ DRILL: dict[str, tuple[Callable[[Publications], list[MonitorMessage]], Severity,
     "poison task": (
         lambda p: [failure(Status.FAILED, "f", LIMIT)], Severity.ERROR, f"1 task of f failed without a result: {LIMIT}",
     ),
+    "empty error": (lambda p: [failure(Status.FAILED, "f", "\n")], Severity.ERROR, "1 task of f failed without a"),
     "full disk": (
         lambda p: [replace(STORAGE, refused_lately=12)], Severity.ERROR, "Object storage has refused 12 objects",
     ),
@@ -221,6 +222,15 @@ def test_the_time_that_is_left_comes_from_what_was_measured(publications: Public
     [row, _] = overview.progress(healthy, PageRequest(order="seconds", descending=True)).rows
     assert (row["client"], row["function"], row["done"], row["left"]) == ("Client|a", "f", 1, "about 3 min")
     assert WorkerState.RUNNING in (healthy.status.worker_states if healthy.status else ())
+
+
+def test_a_long_name_pushes_out_no_other_finding(publications: Publications, healthy: MonitorModel) -> None:
+    name = "m:" + 400 * "f"
+    healthy.take(failure(Status.RAISED, name, "no"), NOW)
+    healthy.take(failure(Status.FAILED, name, 999 * "x"), NOW)
+    _, *found = findings(healthy, NOW)
+    assert found and all(len(each.text) < 330 and each.subject == name for each in found)
+    assert all(each.parts[1] == name[:77] + "…" and "".join(each.parts) == each.text for each in found)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from scaler_protocol.lazy_dataclass import dataclass
 
 ROW_COUNTS = (25, 50, 100)
 """How many rows a page of a table may have."""
+PAGES = 10**9
+"""No page has this number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,11 @@ def read_task(name: str) -> int | None:
     return number if 0 <= number < 2**64 else None
 
 
+def read_number(text: str) -> int | None:
+    """A number of decimal digits, as browsers and addresses have them; None if the text is none."""
+    return int(text) if len(text) < 20 and text.isascii() and text.isdigit() else None
+
+
 def worker_name(agent: str, pid: int) -> str:
     """The name of a worker in addresses."""
     return f"{agent}-{pid}"
@@ -64,8 +71,9 @@ def worker_name(agent: str, pid: int) -> str:
 
 def read_worker(name: str) -> tuple[str, int] | None:
     """Agent and process of a worker; None if the text names none."""
-    agent, _, pid = name.rpartition("-")
-    return (agent, int(pid)) if agent and pid.isascii() and pid.isdigit() else None
+    agent, _, digits = name.rpartition("-")
+    pid = read_number(digits)
+    return (agent, pid) if agent and pid is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +107,8 @@ class TableAddress:
             else:
                 faults.append(f"rows={count}: a page has {', '.join(map(str, ROW_COUNTS))} rows")
         if (page := said.get("page")) is not None:
-            if page.isascii() and page.isdigit() and 0 < int(page) < 10**9:
-                asked = replace(asked, first=(int(page) - 1) * asked.count)
+            if 0 < (number := read_number(page) or 0) < PAGES:
+                asked = replace(asked, first=(number - 1) * asked.count)
             else:
                 faults.append(f"page={page}: pages are numbered from 1")
         for name in said.keys() & set(FILTERS):
@@ -111,6 +119,14 @@ class TableAddress:
             else:
                 found[name] = said[name]
         return replace(asked, **found), faults
+
+    def turned(self, asked: PageRequest, pagination: Mapping[str, Any]) -> PageRequest:
+        """`asked`, with the page and order that a browser's table asks for; what means nothing is as by default."""
+        count, page, said = (pagination.get(name) for name in ("rowsPerPage", "page", "sortBy"))
+        count = count if count in ROW_COUNTS else self.default.count
+        first = (page - 1) * count if isinstance(page, int) and 0 < page < PAGES else 0
+        order = said if isinstance(said, str) and said in self.orders else self.default.order
+        return replace(asked, first=first, count=count, order=order, descending=bool(pagination.get("descending")))
 
     def write(self, query: str, asked: PageRequest) -> str:
         """The query that asks for this; what else the query says stays."""

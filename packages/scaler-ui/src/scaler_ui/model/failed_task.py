@@ -14,6 +14,8 @@ FAILURES = 2_000
 """Failures that are kept."""
 NO_RESULT = "no result"
 """What stands for the type of exception of a task that has failed without one: its worker died, for example."""
+UNKNOWN_TYPE = "unknown"
+"""What stands for it where the text does not say the type: the error is too long for monitors, for example."""
 
 cached_headline = lru_cache(2 * FAILURES)(headline)
 
@@ -40,7 +42,8 @@ class TaskFailure:
         """The type of the exception, as the traceback names it."""
         if self.status != Status.RAISED:
             return NO_RESULT
-        return self.headline.partition(":")[0] or NO_RESULT
+        kind = self.headline.partition(":")[0]
+        return UNKNOWN_TYPE if not kind or " " in kind else kind
 
     @property
     def kind(self) -> tuple[str, str]:

@@ -12,9 +12,11 @@ from statistics import median
 from typing import Final
 
 from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.limits import shortened
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import EventKind, MonitorStatus
 from scaler_protocol.plurals import counted
+from scaler_protocol.ranges import Text
 from scaler_protocol.status_counts import blocked, busy_workers, queued, running, waiting, workers
 from scaler_protocol.units import duration, size
 from scaler_protocol.waiting import WaitReasons
@@ -48,6 +50,9 @@ LEAK_RUNS: Final = 5
 """Runs that must have raised the memory of a worker: functions that need more at times do so more and more rarely."""
 NAMED: Final = 3
 """Subjects that a sentence names."""
+NAME: Final = Text(80)
+"""The limit of a name that clients choose: a longer one would push out other findings."""
+REASON: Final = Text(200)
 
 
 class Severity(IntEnum):
@@ -69,11 +74,12 @@ class Finding:
 
     @property
     def parts(self) -> tuple[str, str, str]:
-        """The text before the subject, the subject, and the text behind it; the first is all where there is no page."""
-        found = re.search(rf"(?<!\S){re.escape(self.subject)}(?![^\s.,:])", self.text) if self.place else None
+        """The text before the subject, its name, and the text behind it; the first is all where there is no page."""
+        name = shortened(self.subject, NAME)
+        found = re.search(rf"(?<!\S){re.escape(name)}(?![^\s.,:])", self.text) if self.place else None
         if found is None:
             return self.text, "", ""
-        return self.text[: found.start()], self.subject, self.text[found.end() :]
+        return self.text[: found.start()], name, self.text[found.end() :]
 
 
 def findings(model: MonitorModel, now: float) -> list[Finding]:
@@ -167,7 +173,8 @@ def _hung_tasks(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]
     if hung:
         seconds, task, name, agent = max(hung)
         others = f", and {counted(len(hung) - 1, 'other')} as well" if len(hung) > 1 else ""
-        text = f"Task {task:x} ({name}) has run for {duration(seconds)} on {model.hosts.get(agent, '')}"
+        called, host = shortened(name, NAME), model.hosts.get(agent, "")
+        text = f"Task {task:x} ({called}) has run for {duration(seconds)} on {host}"
         text = f"{text}, far longer than its function usually does{others}."
         yield Finding(Severity.WARNING, text, f"{task:x}", "task")
 
@@ -178,11 +185,13 @@ def _failing_functions(model: MonitorModel, status: MonitorStatus) -> Iterator[F
     killing = Counter(each.function for each in recent if each.status == Status.FAILED)
     raising = Counter(each.function for each in recent if each.status == Status.RAISED)
     for name, count in killing.most_common(NAMED):
-        reason = next(each.text for each in reversed(recent) if each.function == name and each.status == Status.FAILED)
-        text = f"{counted(count, 'task')} of {name} failed without a result: {reason.splitlines()[0]}."
+        last = next(each for each in reversed(recent) if each.function == name and each.status == Status.FAILED)
+        reason = shortened(last.headline, REASON)
+        text = f"{counted(count, 'task')} of {shortened(name, NAME)} failed without a result: {reason}."
         yield Finding(Severity.ERROR, text, name, "function")
     for name, count in raising.most_common(NAMED):
-        yield Finding(Severity.WARNING, f"{counted(count, 'task')} of {name} raised lately.", name, "function")
+        text = f"{counted(count, 'task')} of {shortened(name, NAME)} raised lately."
+        yield Finding(Severity.WARNING, text, name, "function")
     yield from _leaking_functions(model)
 
 
@@ -194,8 +203,9 @@ def _leaking_functions(model: MonitorModel) -> Iterator[Finding]:
         if leaks and (name not in worst or growth.size > worst[name].size):
             worst[name] = growth
     for name, growth in worst.items():
-        text = f"{counted(growth.raised, 'run')} of {name} have raised the memory of a worker by {size(growth.size)}"
-        yield Finding(Severity.WARNING, f"{text}, to {size(growth.peak)}.", name, "function")
+        runs = f"{counted(growth.raised, 'run')} of {shortened(name, NAME)}"
+        text = f"{runs} have raised the memory of a worker by {size(growth.size)}, to {size(growth.peak)}."
+        yield Finding(Severity.WARNING, text, name, "function")
 
 
 def _starving_clients(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
@@ -215,7 +225,7 @@ def _starving_clients(model: MonitorModel, status: MonitorStatus) -> Iterator[Fi
             last = model.last_ends.get(session, 0.0)
             if (seconds := status.at - max(since, last)) > STARVING_SECONDS:
                 name = model.client_name(session)
-                text = f"No task of client {name} has run for {duration(seconds)}; others' do."
+                text = f"No task of client {shortened(name, NAME)} has run for {duration(seconds)}; others' do."
                 yield Finding(Severity.WARNING, text, name, "client")
 
 
@@ -279,16 +289,18 @@ def _odd_runs(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
         if runs.count >= LEAST_RUNS and host in status.agent_hosts:
             by_function[name][host] = runs
     for name, hosts in by_function.items():
+        called = shortened(name, NAME)
         for host, runs in hosts.items():
             others = [each for other, each in hosts.items() if other != host]
             if not others:
                 continue
             usual, failing = median(each.seconds for each in others), median(each.failures for each in others)
             if runs.seconds > SLOW * usual + 2 * median(each.deviation for each in others):
-                text = f"Host {host} is slow: {name} takes {duration(runs.seconds)} there, {duration(usual)} elsewhere."
+                taken = f"{duration(runs.seconds)} there, {duration(usual)} elsewhere"
+                text = f"Host {host} is slow: {called} takes {taken}."
                 yield Finding(Severity.WARNING, text, host, "host")
             elif runs.failures > 0.2 and runs.failures > 4 * failing:
-                text = f"Host {host} fails: {runs.failures:.0%} of {name} raise there, {failing:.0%} elsewhere."
+                text = f"Host {host} fails: {runs.failures:.0%} of {called} raise there, {failing:.0%} elsewhere."
                 yield Finding(Severity.ERROR, text, host, "host")
 
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from scaler_protocol.units import duration, size
-from scaler_ui.model.addresses import PageRequest, address
+from scaler_ui.model.addresses import PageRequest, address, read_number
 from scaler_ui.model.kept import HistoryState
 from scaler_ui.model.minutes import Minute
 from scaler_ui.model.model import IN_TASK, MonitorModel
@@ -95,7 +95,8 @@ def client_of(model: MonitorModel, workload: Workload) -> str:
 
 def find(model: MonitorModel, name: str) -> Workload | None:
     """The workload of this number; None if there is none."""
-    return model.workloads.rows.get(int(name)) if name.isascii() and name.isdigit() and len(name) < 20 else None
+    number = read_number(name)
+    return None if number is None else model.workloads.rows.get(number)
 
 
 def pair(model: MonitorModel, name: str, other: str) -> tuple[Workload, Workload | None] | None:

@@ -69,7 +69,7 @@ class OverviewPage:
                 with ui.element("div").classes(f"is-{finding.severity.name.lower()}"):
                     ui.label(before)
                     if subject:
-                        ui.link(subject, address(finding.place, subject))
+                        ui.link(subject, address(finding.place, finding.subject))
                         ui.label(behind)
 
         shown = findings(self._model, self._listening.now)

@@ -122,11 +122,8 @@ class ServerTable:
                 columns=[_column(name, title, kind) for name, title in kind.columns.items()],
                 rows=[],
                 row_key=kind.key,
-                pagination={
-                    "rowsPerPage": self._request.count, "rowsNumber": 0, "sortBy": self._request.order,
-                    "descending": self._request.descending, "page": self._request.first // self._request.count + 1,
-                },
-            )  # fmt: skip
+                pagination={"rowsNumber": 0, **_pagination(self._request)},
+            )
         self.table.props(
             'dense flat binary-state-sort rows-per-page-label="Rows" :rows-per-page-options="[25, 50, 100]" '
             f'no-data-label="Nothing here" data-testid="{kind.name}"'
@@ -170,19 +167,9 @@ class ServerTable:
 
     def _asked(self, event: events.GenericEventArguments) -> None:
         """Handle the request for another page or order."""
-        self.table.pagination.update(event.args["pagination"])
-        asked = self.table.pagination
-        count = int(asked.get("rowsPerPage") or ROWS)
-        order: str = asked.get("sortBy") or ""
-        self._show(
-            replace(
-                self._request,
-                first=(int(asked.get("page") or 1) - 1) * count,
-                count=count,
-                order=order if order in self._address.orders else self._address.default.order,
-                descending=bool(asked.get("descending")),
-            )
-        )
+        request = self._address.turned(self._request, event.args["pagination"])
+        self.table.pagination.update(_pagination(request))
+        self._show(request)
 
     def _narrow(self, **filters: Any) -> None:
         """Apply filters, from the first row on."""
@@ -209,6 +196,14 @@ class ServerTable:
             self.table.props["hide-bottom"] = 0 < page.total <= self._request.count
         self.table.rows[:] = page.rows
         self.table.update()
+
+
+def _pagination(request: PageRequest) -> dict[str, Any]:
+    """A request as the browser's table knows it."""
+    return {
+        "rowsPerPage": request.count, "page": request.first // request.count + 1, "sortBy": request.order,
+        "descending": request.descending,
+    }  # fmt: skip
 
 
 _RANGE = "(first, last, all) => `${first.toLocaleString()}-${last.toLocaleString()} of ${all.toLocaleString()}`"

@@ -13,7 +13,7 @@ from nicegui import ui
 from scaler_protocol.errors import AddressError
 from scaler_ui.listening import Listening
 from scaler_ui.model import failures, subjects, views, workload_views
-from scaler_ui.model.addresses import PageRequest, address, read_task, read_worker
+from scaler_ui.model.addresses import PageRequest, address, read_number, read_task, read_worker
 from scaler_ui.model.findings import findings
 from scaler_ui.model.graph_looks import GraphLooks
 from scaler_ui.model.reasons import is_to_ask, printed, why
@@ -92,7 +92,7 @@ class SubjectPages:
     def graph(self, graph: str) -> None:
         """How far a graph is."""
         name = unquote(graph)
-        number = int(name) if name.isascii() and name.isdigit() else -1
+        number = -1 if (said := read_number(name)) is None else said
         facts = partial(subjects.graph_facts, self._model, self._looks, number)
         self._page("graph", name, "graphs", facts, partial(fill_graph, self._looks, number))
 
