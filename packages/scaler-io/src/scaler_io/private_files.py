@@ -32,14 +32,25 @@ def is_private_directory(path: Path) -> bool:
 def open_private(path: Path, flags: int) -> int:
     """Open a regular file of this user that others cannot use, and return its descriptor; raises OSError.
 
-    That is PermissionError for another file: a symbolic link, a device, a file with a second name.
+    That is PermissionError for another file: a device, a file with a second name, one that others can use.
     """
     descriptor = os.open(path, flags | _OPEN)
     found = os.fstat(descriptor)
     if stat.S_ISREG(found.st_mode) and _is_ours_alone(found) and found.st_nlink <= 1:
         return descriptor
     os.close(descriptor)
-    raise PermissionError(errno.EPERM, "it is not a regular file that belongs to this user alone", str(path))
+    raise PermissionError(errno.EPERM, _file_fault(found), str(path))
+
+
+def _file_fault(found: os.stat_result) -> str:
+    """Why a file is not private."""
+    if not stat.S_ISREG(found.st_mode):
+        return "it is no regular file"
+    if found.st_nlink > 1:
+        return "it has a second name (a hard link)"
+    if found.st_mode & _OTHERS:
+        return f"other users can use it (mode {stat.S_IMODE(found.st_mode):o}): chmod 600"
+    return "it belongs to another user"
 
 
 def _is_ours_alone(found: os.stat_result) -> bool:

@@ -16,7 +16,7 @@ import pytest
 
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import EventKind, TaskStep
-from scaler_ui.history.file import HistoryFile
+from scaler_ui.history.file import IN_USE, HistoryFile
 from scaler_ui.history.keeper import HistoryKeeper
 from scaler_ui.model import failures, views
 from scaler_ui.model.addresses import PageRequest
@@ -200,7 +200,7 @@ def test_a_file_that_another_scaler_ui_has_is_waited_for(publications: Publicati
     first = HistoryFile(path, 7)
     first.write(Kept([task(1, 1000.0)]))
     with keeping(path, model) as keeper:
-        assert "database is locked" in keeper.state.fault
+        assert keeper.state.fault == IN_USE
         worked(publications, model)
         first.close()
         wait_until(lambda: not turned(keeper).state.fault, "the file is had")

@@ -22,6 +22,7 @@ from scaler_ui.model.workloads import DurationCounts, Workload
 APPLICATION: Final = 0x5CA1E401
 """What the header of a file of ours says, at the offset where SQLite has the id of the application."""
 VERSION: Final = 1
+IN_USE: Final = "another process has it, another scaler_ui for example: end that one, or name another file"
 _MAGIC: Final = b"SQLite format 3\x00"
 _HEADER_BYTES: Final = 100
 _UNSIGNED: Final = 2**64 - 1
@@ -71,7 +72,7 @@ class HistoryFile:
         database = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             database.execute("PRAGMA locking_mode = EXCLUSIVE")
-            database.execute("BEGIN EXCLUSIVE")  # another process may have it
+            _begin_alone(database)
             if not database.execute("PRAGMA user_version").fetchone()[0]:
                 for statement in _SCHEMA:
                     database.execute(statement)
@@ -162,6 +163,16 @@ class HistoryFile:
             database.execute(f"DELETE FROM {table} WHERE number < ifnull(({young}), ({beyond}))", (oldest,))
         database.execute("DELETE FROM workloads WHERE ended < ?", (oldest,))
         database.execute("DELETE FROM minutes WHERE at < ?", (oldest,))
+
+
+def _begin_alone(database: sqlite3.Connection) -> None:
+    """Begin a transaction; raise sqlite3.OperationalError if another process has the file."""
+    try:
+        database.execute("BEGIN EXCLUSIVE")
+    except sqlite3.OperationalError as error:
+        if "locked" not in str(error):
+            raise
+        raise sqlite3.OperationalError(IN_USE) from error
 
 
 def _check_ours(path: Path) -> None:

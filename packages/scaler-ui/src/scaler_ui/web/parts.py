@@ -138,7 +138,7 @@ class ServerTable:
     def _choices(self, kind: TableKind) -> None:
         ui.input(
             "Filter", value=self._request.text, on_change=lambda event: self._narrow(text=event.value or "")
-        ).props(f'dense clearable debounce=300 data-testid="{kind.name}-filter" aria-label="filter"')
+        ).props(f'dense clearable debounce=300 maxlength=1000 data-testid="{kind.name}-filter" aria-label="filter"')
         for name, values in kind.choices.items():
             self._choice(kind, name, values)
         for name in FILTERS:
