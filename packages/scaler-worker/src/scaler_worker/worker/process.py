@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Final, NoReturn
@@ -171,9 +171,8 @@ def run_worker(
     """Run a worker until the agent closes the channel. Called in a freshly forked process; never returns."""
     code = 1
     try:
-        _become_worker(ends, lifeline)
+        _become_worker(ends, lifeline, config.environment)
         pipe = ResultPipe(ends.results, ends.faults)
-        os.environ.update(config.environment)
         use_path_of_caller()
         if not _preload(config, pipe):
             os._exit(1)
@@ -243,7 +242,8 @@ def _cache(config: WorkerConfig) -> HostCache | None:
     return HostCache(Path(config.object_cache), config.object_cache_limit) if config.object_cache_limit else None
 
 
-def _become_worker(ends: WorkerDescriptors, lifeline: int) -> None:
+def _become_worker(ends: WorkerDescriptors, lifeline: int, environment: Iterable[tuple[str, str]]) -> None:
+    os.environ.update(environment)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has SIGHUP ignored
