@@ -521,10 +521,10 @@ def test_the_monitor_lives_through_the_end_of_the_scheduler(tmp_path: Path) -> N
 def test_notebooks_show_client_and_cluster(watched: LocalCluster, monitor: Address) -> None:
     with Client(address=watched.address) as client:
         shown = client._repr_html_()
-        assert watched.address in shown and client.name in shown and ">connected<" in shown
-    assert ">disconnected<" in client._repr_html_()
+        assert watched.address in shown and client.name in shown and ">connected</span>" in shown
+    assert ">disconnected</span>" in client._repr_html_()
     shown = watched.combo._repr_html_()
-    assert f"scaler_top {monitor}" in shown and ">2<" in shown and "running, processes " in shown
+    assert f"scaler_top {monitor}" in shown and ">2<" in shown and "running</span>" in shown
 
 
 def test_a_local_cluster_serves_its_pages(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
@@ -540,6 +540,11 @@ def test_a_local_cluster_serves_its_pages(monkeypatch: pytest.MonkeyPatch, capfd
             assert f'href="{site}' in shown and f">{site}?" not in shown
         wait_until(lambda: f"{future.task_id:x}" in read(f"{site}tasks?{token}"), "they show the task")
         assert read(f"{site}tasks") == "", "without the token nothing is shown"
+        futures = client.get({"a": (math.sqrt, 4), "b": (math.sqrt, "a")}, keys=["b"], block=False)
+        futures["b"].result()
+        page = re.search(r'href="([^"]+/graph/of:[^"]+)"', futures._repr_html_())  # type: ignore[attr-defined]
+        assert page is not None
+        wait_until(lambda: "critical path" in read(page[1]), "the graph has a page by its first task")
     assert cluster.dashboard_link is None and client.dashboard_link is None
     wait_until(lambda: read(link) == "", "the pages have ended with the cluster")
     assert capfd.readouterr().out == ""

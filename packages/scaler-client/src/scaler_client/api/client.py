@@ -13,6 +13,7 @@ from scaler_client.api.submitter import CallSubmitter
 from scaler_client.calls.object_reference import ObjectReference
 from scaler_client.client_name import client_name
 from scaler_client.interrupts import interrupts_blocked
+from scaler_client.notebook import Card, ShownInNotebooks, dashboard_of, dashboard_row
 from scaler_client.parameters import (
     check,
     check_client,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client(ClientCalls):
+class Client(ClientCalls, ShownInNotebooks):
     """A connection to a cluster, which submits calls and returns futures. Thread-safe; also a context manager.
 
     Args:
@@ -424,16 +425,16 @@ class Client(ClientCalls):
         >>> client.dashboard_link is None
         True
         """
-        from scaler_client.notebook import dashboard_of
-
         return dashboard_of(self.address)
 
-    def _repr_html_(self) -> str:
-        from scaler_client.notebook import dashboard_row, html_table
-
-        address, state = self.address or "inside a task", self._state
-        rows = {"scheduler": address, "name": self._name, "state": state, "pages": dashboard_row(self.address)}
-        return html_table("Scaler client", rows)
+    def _card(self) -> Card:
+        rows = {
+            "scheduler": self.address or "inside a task",
+            "name": self._name,
+            "unfinished tasks": f"{self._io.unfinished:,}" if self._inside is None else "",
+            "pages": dashboard_row(self.address),
+        }
+        return Card("Scaler client", self._state, rows, is_final=self._calls.is_closed)
 
     def __reduce__(self) -> tuple[Any, ...]:
         scheduler = self._io.scheduler if self._inside is None else self._inside.scheduler

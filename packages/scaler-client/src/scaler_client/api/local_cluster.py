@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaler_client.api.resize_link import ResizeLink
 from scaler_client.interrupts import interrupts_blocked
+from scaler_client.notebook import Card, ShownInNotebooks, dashboard_row, monitor_of, served_pages
 from scaler_client.parameters import check
 from scaler_io.interpreters import WORKER_PATH, words_of
 from scaler_io.ports import free_port, is_free
@@ -39,7 +40,7 @@ _FAILED = b"failed\n"
 """`scaler_launch.local` writes this instead of an address if no worker could be started; the reason follows."""
 
 
-class SchedulerClusterCombo:
+class SchedulerClusterCombo(ShownInNotebooks):
     """A cluster on this host with `n_workers` workers; also a context manager.
 
     The constructor returns when the scheduler can be reached; with a `preload`, when the first worker has run it. The
@@ -240,22 +241,18 @@ class SchedulerClusterCombo:
         >>> cluster.dashboard_link is None
         True
         """
-        from scaler_client.notebook import served_pages
-
         return served_pages.get(self._address)
 
-    def _repr_html_(self) -> str:
-        from scaler_client.notebook import dashboard_row, html_table, monitor_of
-
+    def _card(self) -> Card:
         alive = [str(service.pid) for service in self._services if service.poll() is None]
         rows = {
             "scheduler": self._address,
             "workers": str(self._config.n_workers),
-            "state": f"running, processes {', '.join(alive)}" if alive else "ended",
+            "processes": ", ".join(alive),
             "pages": dashboard_row(self._address),
             "to watch it": f"scaler_top {self._config.monitor_address or monitor_of(self._address)}",
         }
-        return html_table("Scaler cluster", rows)
+        return Card("Scaler cluster", "running" if alive else "ended", rows, is_final=not alive)
 
     def __enter__(self) -> SchedulerClusterCombo:
         return self
@@ -316,8 +313,6 @@ class SchedulerClusterCombo:
 
     def _serve_pages(self, address: str) -> None:
         """Start scaler_ui at a free port."""
-        from scaler_client.notebook import monitor_of, served_pages
-
         port, token = free_port(), secrets.token_urlsafe(16)
         words = [self._config.monitor_address or monitor_of(address), "--port", str(port)]
         words += ["--parent-pid", str(os.getpid())]

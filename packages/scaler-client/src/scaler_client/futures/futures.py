@@ -39,6 +39,7 @@ from scaler_client.futures.waiters import (
     due_callbacks,
     guard,
 )
+from scaler_client.notebook import Card, ShownInNotebooks, page_row
 from scaler_client.objects.handles import StoredPayload, fetched, remade
 from scaler_client.payloads import pickles
 from scaler_client.payloads.pickles import load_with
@@ -67,7 +68,7 @@ def current(written: Outcome) -> Outcome | Dump | None:
     return found
 
 
-class ScalerFuture(Future[T]):
+class ScalerFuture(Future[T], ShownInNotebooks):
     """The result of one call, now or later: a `concurrent.futures.Future`, which can also be awaited.
 
     It counts as running from the start, queued or not, and can be cancelled until it is done. As an argument of another
@@ -539,10 +540,9 @@ class ScalerFuture(Future[T]):
     def __repr__(self) -> str:
         return f"<ScalerFuture {self.task_id:x} {self._word()}>"
 
-    def _repr_html_(self) -> str:
-        from scaler_client.notebook import html_table, task_row
-
-        return html_table("Scaler future", {"task": task_row(self.task_id), "state": self._word()})
+    def _card(self) -> Card:
+        task = f"{self.task_id:x}"
+        return Card("Scaler future", self._word(), {"task": page_row(f"task/{task}", task)}, is_final=self.done())
 
     def _word(self) -> str:
         if self._status == _PENDING:

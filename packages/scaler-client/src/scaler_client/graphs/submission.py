@@ -14,6 +14,7 @@ from scaler_client.core.graph_state import GraphPiece, GraphTasks
 from scaler_client.core.records import CallGroup, Dependency
 from scaler_client.futures.argument_refs import Collector, collector, too_many_inputs
 from scaler_client.futures.futures import FailedArgumentError, ScalerFuture, finished_future
+from scaler_client.futures.graph_futures import GraphFutures
 from scaler_client.graphs.planner import DataNode, GraphPlan, NodeInput, format_path, gc_paused
 from scaler_client.objects.handles import StoredPayload, pending_puts
 from scaler_client.objects.store import wait_until_put
@@ -279,10 +280,10 @@ class GraphSubmission:
         future = self.futures.get(key)
         return future.result() if future is not None else value_of(self._plan.data[key].value)
 
-    def all_futures(self, value_of: Callable[[Any], Any], keys: Sequence[Hashable]) -> dict[Hashable, Any]:
+    def all_futures(self, value_of: Callable[[Any], Any], keys: Sequence[Hashable]) -> GraphFutures:
         """A future for each requested node; that of data is done."""
         owner, group = self._writer.owner, CallGroup(Group(b""), (), self._writer.load, self._writer.dump)
-        futures: dict[Hashable, Any] = {}
+        futures = GraphFutures({}, self._first, len(self._plan.keys))
         for key in keys:
             if (future := self.futures.get(key)) is None:
                 value = self._plan.data[key].value

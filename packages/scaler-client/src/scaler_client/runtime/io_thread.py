@@ -348,6 +348,11 @@ class IoThread:
         finally:
             self._leave(transport, failure)
 
+    @property
+    def unfinished(self) -> int:
+        """How many tasks that the io thread has taken have no outcome yet."""
+        return self._core.unfinished
+
     def _turn(self, transport: Transport) -> tuple[bool, bool]:
         """Read, decide, write, deliver; returns whether there is more to read, and whether submissions are expected.
 

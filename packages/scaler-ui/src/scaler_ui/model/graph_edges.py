@@ -68,6 +68,10 @@ class EdgeTable:
         """What is known about a graph."""
         return self._graphs.get(number)
 
+    def of_task(self, first_task: int) -> int | None:
+        """The number of the graph that begins with this task."""
+        return next((number for number, graph in self._graphs.items() if graph.first_task == first_task), None)
+
     def clear(self) -> None:
         """Another scheduler has begun, which numbers graphs anew."""
         self._graphs.clear()

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.units import duration, size
 from scaler_ui.model import cluster_views
-from scaler_ui.model.addresses import PageRequest, address, worker_name
+from scaler_ui.model.addresses import PageRequest, address, read_number, read_task, worker_name
 from scaler_ui.model.failures import failures_of
 from scaler_ui.model.graph_looks import GraphLook, GraphLooks
 from scaler_ui.model.host_rows import host_rows
@@ -226,6 +226,16 @@ def function_facts(model: MonitorModel, function: str) -> Facts | None:
         Fact("cpu, in all", duration(figures.cpu)),
         Fact("peak memory", size(figures.peak_memory)),
     ]
+
+
+def graph_number(model: MonitorModel, name: str) -> int:
+    """The number of a graph that is named by it, or as `of:TASK` by its first task; -1 if there is none."""
+    if name.startswith("of:"):
+        task = read_task(name.removeprefix("of:"))
+        number = model.graphs.of_task(task) if task is not None else None
+    else:
+        number = read_number(name)
+    return -1 if number is None else number
 
 
 def graph_facts(model: MonitorModel, looks: GraphLooks, graph: int) -> Facts | None:

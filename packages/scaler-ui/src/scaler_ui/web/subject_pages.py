@@ -13,7 +13,7 @@ from nicegui import ui
 from scaler_protocol.errors import AddressError
 from scaler_ui.listening import Listening
 from scaler_ui.model import failures, subjects, views, workload_views
-from scaler_ui.model.addresses import PageRequest, address, read_number, read_task, read_worker
+from scaler_ui.model.addresses import PageRequest, address, read_task, read_worker
 from scaler_ui.model.findings import findings
 from scaler_ui.model.graph_looks import GraphLooks
 from scaler_ui.model.reasons import is_to_ask, printed, why
@@ -90,11 +90,17 @@ class SubjectPages:
         self._page("function", name, "functions", facts, partial(self._fill_function, name))
 
     def graph(self, graph: str) -> None:
-        """How far a graph is."""
+        """How far a graph is, which is named by its number, or as that of its first task."""
         name = unquote(graph)
-        number = -1 if (said := read_number(name)) is None else said
-        facts = partial(subjects.graph_facts, self._model, self._looks, number)
-        self._page("graph", name, "graphs", facts, partial(fill_graph, self._looks, number))
+
+        def number() -> int:
+            return subjects.graph_number(self._model, name)
+
+        self._page(
+            "graph", name, "graphs",
+            lambda: subjects.graph_facts(self._model, self._looks, number()),
+            lambda: fill_graph(self._looks, number()),
+        )  # fmt: skip
 
     def failure(self, function: str, exception: str) -> None:
         """Failures of a function with one type of exception: the last traceback, and the tasks."""
