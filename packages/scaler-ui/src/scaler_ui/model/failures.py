@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from scaler_protocol.limits import shortened
 from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.failed_task import TaskFailure
 from scaler_ui.model.model import MonitorModel
-from scaler_ui.model.views import ERROR_LIMIT, TablePage, page_of
+from scaler_ui.model.views import ERROR, TablePage, page_of
 
 
 def failure_groups(model: MonitorModel, request: PageRequest) -> TablePage:
@@ -25,7 +26,7 @@ def failure_groups(model: MonitorModel, request: PageRequest) -> TablePage:
             "count": len(members),
             "first": min(each.time for each in members),
             "last": max(each.time for each in members),
-            "message": members[-1].headline[:ERROR_LIMIT],
+            "message": shortened(members[-1].headline, ERROR),
         }
         for (function, exception), members in groups.items()
     ]
@@ -45,7 +46,7 @@ def failed_tasks(model: MonitorModel, function: str, exception: str, request: Pa
             "client": model.client_name(failure.session),
             "host": model.hosts.get(failure.agent, ""),
             "time": failure.time,
-            "error": failure.headline[:ERROR_LIMIT],
+            "error": shortened(failure.headline, ERROR),
         }
         for failure in failures_of(model, function, exception)
     ]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+from scaler_protocol.limits import shortened
 from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.estimates import estimates, in_words
 from scaler_ui.model.failed_task import TaskFailure
 from scaler_ui.model.model import MonitorModel
-from scaler_ui.model.views import ERROR_LIMIT, TablePage, page_of
+from scaler_ui.model.views import ERROR, TablePage, page_of
 
 FAILURES_SHOWN = 5
 
@@ -43,7 +44,7 @@ def last_failures(model: MonitorModel, request: PageRequest) -> TablePage:
             "id": f"{failure.task:x}",
             "time": failure.time,
             "function": failure.function,
-            "error": f"{failure.headline[:ERROR_LIMIT]}{_others(model.failures.count(kind) - 1)}",
+            "error": f"{shortened(failure.headline, ERROR)}{_others(model.failures.count(kind) - 1)}",
         }
         for kind, failure in latest.items()
     ]

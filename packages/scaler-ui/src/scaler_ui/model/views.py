@@ -10,7 +10,9 @@ from typing import Any
 
 from scaler_protocol import status_counts
 from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.limits import shortened
 from scaler_protocol.monitoring import EventKind, MonitorStatus
+from scaler_protocol.ranges import Text
 from scaler_protocol.tracebacks import headline
 from scaler_protocol.units import duration, size
 from scaler_protocol.waiting import WaitReasons
@@ -22,10 +24,9 @@ from scaler_ui.model.tables import worker_rows
 from scaler_ui.model.task_table import ENDINGS, STATES, TaskRow, TaskSubset
 
 Row = dict[str, Any]
-ERROR_LIMIT = 120
-"""Characters of an error in a table."""
-TEXT_LIMIT = 300
-"""Characters of an event."""
+ERROR = Text(120)
+"""The limit of an error in a table."""
+EVENT = Text(300)
 POINTS = 120
 """The maximum of points in a line."""
 GAP_SECONDS = 10.0
@@ -78,7 +79,7 @@ def tasks(
 def _reason(model: MonitorModel, task: TaskRow, reasons: WaitReasons | None) -> str:
     """The error of a task, or why it waits."""
     if text := model.faults.get(task.id):
-        return headline(text)[:ERROR_LIMIT]
+        return shortened(headline(text), ERROR)
     place = model.tasks.find(task.id) if task.state in ("waiting", "held") else None
     return briefly(model, place, reasons) if place is not None and reasons is not None else ""
 
@@ -228,7 +229,7 @@ def events(model: MonitorModel, request: PageRequest) -> TablePage:
             "task": f"{event.task:x}" if event.task else _task_in(event.text),
             "host": event.subject if event.kind in (EventKind.WORKER, EventKind.AGENT) else "",
             "client": event.subject if event.kind == EventKind.CLIENT and event.subject in clients else "",
-            "text": headline(event.text)[:TEXT_LIMIT],
+            "text": shortened(headline(event.text), EVENT),
         }
         for number, event in enumerate(model.events)
         if not request.kind or EVENT_KINDS.get(event.kind) == request.kind
