@@ -140,6 +140,15 @@ def test_an_agent_cannot_take_over_what_another_one_has(running: Running) -> Non
     assert used(driver) == 2 and not driver.runs(other) and not driver.runs(agent)
 
 
+def test_a_client_that_comes_from_an_earlier_scheduler_holds_nothing_back(licensed: SchedulerDriver) -> None:
+    client, agent = licensed.client(), licensed.agent(b"agent", workers=4)
+    licensed.later(licensed.config.recovery_seconds)
+    late = b"late".ljust(16, b".")
+    licensed.feed(late, PeerJoined(Hello(Role.CLIENT, late, 1, session=99, peer_incarnation=5), False))
+    licensed.submit(client, 3, **NEEDING)
+    assert len(licensed.runs(agent)) == 2
+
+
 def test_others_may_not_offer_what_the_cluster_has(licensed: SchedulerDriver) -> None:
     offers: dict[str, Any] = {"capability_names": ("license",), "capability_values": (1,)}
     refused = licensed.core.admit(Hello(Role.AGENT, b"a" * 16, 1, workers=1, queue_size=1, **offers))

@@ -207,7 +207,7 @@ class SchedulerCore:
         # A run that is not wanted must not begin because another one, which was sent after it, has ended.
         state.send_withdrawn()
         self._dispatch.fail_foreign(now)
-        if state.cluster is not None and state.cluster.settle(now, recovering=self._recovery.is_open):
+        if state.cluster is not None and state.cluster.settle(now, recovering=self._recovery.awaits_agents):
             state.with_room.update(dict.fromkeys(state.agents.values()))
         self._dispatch.assign()
         self._dispatch.rebalance(now)

@@ -148,7 +148,7 @@ class Peers:
         if hello.peer_incarnation not in (0, self._state.incarnation):
             self._managers.hold(now)
             if hello.role in (Role.CLIENT, Role.AGENT):
-                self._recovery.open(now)
+                self._recovery.open(now, by_agent=hello.role == Role.AGENT)
 
     def _agent_joined(self, peer: bytes, hello: Hello, now: float) -> None:
         if peer in self._state.agents:

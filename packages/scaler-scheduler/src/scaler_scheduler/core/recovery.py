@@ -48,6 +48,7 @@ class Recovery:
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
         self._until: float | None = None
+        self._awaits_agents = False
         self._resuming: list[SessionRecord] = []
         self._wanted: dict[int, SessionRecord] = {}
         self._running: dict[int, tuple[AgentRecord, int]] = {}
@@ -76,12 +77,18 @@ class Recovery:
         """A journal lists the agents of the earlier incarnation: the recovery period lasts until they have reported."""
         self._knows_all, self._awaited = True, agents
         if agents:
-            self.open(now)
+            self.open(now, by_agent=True)
 
-    def open(self, now: float) -> None:
-        """A peer was connected to an earlier incarnation: begin the recovery period."""
+    def open(self, now: float, *, by_agent: bool) -> None:
+        """A peer was connected to an earlier incarnation, or says so: begin the recovery period."""
         if self._until is None:
             self._until = now + self._state.config.recovery_seconds
+        self._awaits_agents |= by_agent
+
+    @property
+    def awaits_agents(self) -> bool:
+        """Whether agents of an earlier incarnation report. Clients, which may say anything, do not prolong that."""
+        return self._until is not None and self._awaits_agents
 
     @property
     def is_open(self) -> bool:
@@ -324,7 +331,7 @@ class Recovery:
         self._state.queue(lost, now)
 
     def _close(self, now: float) -> None:
-        self._until = None
+        self._until, self._awaits_agents = None, False
         self._queue_lost(list(self._state.assigned_before), now)
         if self._state.recorder is not None:
             for gone in self._awaited:
