@@ -78,7 +78,8 @@ class SimulatedScheduler:
             function_runs=[self.ended // FUNCTIONS] * FUNCTIONS, function_run_seconds=[1.0] * FUNCTIONS,
             graphs=range(1, 1 + GRAPHS), graph_sessions=[SESSION >> 32] * GRAPHS, graph_nodes=[1000] * GRAPHS,
             graph_succeeded=range(GRAPHS), graph_failed=[0] * GRAPHS, graph_cancelled=[0] * GRAPHS,
-            graph_assigned=[20] * GRAPHS, graph_start_times=[time.time() - 60] * GRAPHS, graph_end_times=[0.0] * GRAPHS,
+            graph_assigned=[20] * GRAPHS, graph_running=[10] * GRAPHS, graph_start_times=[time.time() - 60] * GRAPHS,
+            graph_end_times=[0.0] * GRAPHS,
         )  # fmt: skip
 
     def storage(self) -> StorageStatus:

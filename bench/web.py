@@ -161,7 +161,7 @@ def main() -> None:
     ):
         simulated.read_until("publishes")
         history = Path(folder) / "history.db" if arguments.history else None
-        with served(monitor, history=history) as site, opened(site) as page:
+        with served(monitor, insecure=True, history=history) as site, opened(site) as page:
             simulated.read_until("have ended")
             pid = process_of(site)
             page.wait_for_timeout(2000)
