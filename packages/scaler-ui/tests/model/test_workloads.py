@@ -14,6 +14,7 @@ from scaler_protocol.monitoring import EventKind, TaskStep
 from scaler_protocol.profiles import PROFILE
 from scaler_ui.model import workload_views
 from scaler_ui.model.addresses import PageRequest
+from scaler_ui.model.kept import Changes
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.workloads import (
     BREAK_SECONDS,
@@ -168,3 +169,13 @@ def test_figures_of_minutes_are_means_and_are_interrupted_where_nothing_was_hear
     assert points["waiting"] == [[6_000_000, 4.0], [6_060_000, 8.0], [6_599_999, None], [6_600_000, 8.0]]
     assert len({tuple(at for at, _ in line) for line in points.values()}) == 1
     assert workload_views.minute_lines(MonitorModel(), 1)["cpu"] == []
+
+
+def test_what_a_thread_writes_does_not_change_meanwhile(publications: Publications) -> None:
+    model = publications.model_of(publications.status(), publications.groups((9, "m:f", 7, 0, "", "")))
+    changes, taken = Changes(model), []
+    for task in (1, 2):
+        model.take(publications.batch(TaskStep.WAITING, 9, task), 50.0)
+        model.take(publications.batch(TaskStep.ENDED, 1, task), 50.0)
+        taken += changes.take().workloads
+    assert [sum(workload.endings.values()) for workload in taken] == [1, 2]

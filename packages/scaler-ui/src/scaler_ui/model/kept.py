@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import field
 from functools import partial
 from typing import Any, NamedTuple
@@ -116,7 +117,7 @@ class Changes:
         self._at = kept.minutes[-1].at if kept.minutes else self._at
         kept.at = model.status.at if model.status is not None else 0.0
         table = model.workloads
-        kept.workloads = [table.rows[number] for number in sorted(table.changed)]
+        kept.workloads = [deepcopy(table.rows[number]) for number in sorted(table.changed)]  # others go on counting
         kept.forgotten = sorted(table.forgotten)
         table.changed.clear()
         table.forgotten.clear()
