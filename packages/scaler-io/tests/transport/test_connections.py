@@ -19,6 +19,7 @@ from scaler_io.transport.connections import (
     STRANGER_BYTES,
     STRANGERS_BYTES,
     SWEEP_SECONDS,
+    Connection,
     ConnectionLimiter,
     SubscriptionLimiter,
     received_bytes,
@@ -154,10 +155,13 @@ def test_only_connections_that_may_have_unread_bytes_are_examined_and_at_times_a
         limiter.close_greedy(seconds, lambda route: True, drained=True)
         return [number for number, pair in enumerate(pairs) if pair.near.fileno() in examined]
 
-    is_over = connections.Connection.is_over
-    monkeypatch.setattr(
-        connections.Connection, "is_over", lambda self: (examined.add(self.descriptor), is_over(self))[1]
-    )
+    is_over = Connection.is_over
+
+    def note(connection: Connection) -> bool:
+        examined.add(connection.descriptor)
+        return is_over(connection)
+
+    monkeypatch.setattr(Connection, "is_over", note)
     assert look(0.05) == [0, 1, 2] and look(0.05) == []
     say(pairs[1], 1000)
     assert look(0.05) == [1], "ZeroMQ has read everything"
