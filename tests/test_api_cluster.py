@@ -258,8 +258,7 @@ def test_agents_and_managers_name_the_address_of_the_other_service(words: list[s
         command = [str(PROGRAMS / words[0]), *(word.format(storage) for word in words[1:])]
         done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=SECONDS)
     reason = (
-        "this is the address of the object storage server: "
-        "give that of the scheduler, whose port is one less by default"
+        f"this is the address of the object storage server: give that of the scheduler, whose port is {port} by default"
     )
     assert done.returncode == 1
     assert f"the scheduler at {storage} refuses this {who}: {reason}" in done.stdout
@@ -272,17 +271,14 @@ def test_the_address_of_the_other_service_is_named_as_what_it_is() -> None:
         storage = f"{host}:{int(port) + 1}"
         reason = (
             "this is the address of the object storage server: "
-            "give that of the scheduler, whose port is one less by default"
+            f"give that of the scheduler, whose port is {port} by default"
         )
         with pytest.raises(
             errors.HandshakeRefusedError, match=f"^the scheduler at {storage} refuses this client: {reason}$"
         ):
             Client(storage)
         with Client(scheduler, object_storage_address=scheduler) as client:
-            reason = (
-                "this is the address of the scheduler: "
-                "give that of the object storage server, whose port is one more by default"
-            )
+            reason = f"this is the address of the scheduler: give that of the object storage server, {storage}"
             with pytest.raises(
                 errors.HandshakeRefusedError, match=f"object storage server {scheduler} refused .*: {reason}$"
             ):

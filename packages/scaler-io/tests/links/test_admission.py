@@ -80,3 +80,11 @@ def test_a_peer_that_wants_another_service_is_told_whose_address_it_has(service:
     hello, other = replace(HELLO, role=9, service=wanted), ["session 3 is taken"]
     refused = admit(hello, WELCOME, service=service, roles=ROLES, refusals=other)
     assert refused == Refused([reason])
+
+
+def test_a_service_that_knows_where_the_other_one_is_says_so() -> None:
+    hello, other = replace(HELLO, service=ServiceKind.STORAGE), "tcp://127.0.0.1:9"
+    refused = admit(hello, WELCOME, service=ServiceKind.SCHEDULER, roles=ROLES, refusals=(), other=other)
+    assert refused == Refused(
+        ["this is the address of the scheduler: give that of the object storage server, tcp://127.0.0.1:9"]
+    )

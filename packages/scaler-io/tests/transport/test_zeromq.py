@@ -493,8 +493,8 @@ def test_the_port_for_monitors_is_named_as_what_it_may_be() -> None:
             until(lambda: bool(events), turn_of(dialer, events))
             [down] = events
             assert down == LinkDown(
-                "connection closed before the handshake: if this is the scheduler's port for monitors, give the "
-                "scheduler's own, which is two less"
+                f"connection closed before the handshake: if tcp://127.0.0.1:{port} is the scheduler's address for "
+                f"monitors, give the scheduler's own, whose port is {port - 2} by default"
             )
     finally:
         context.destroy(linger=0)

@@ -78,6 +78,7 @@ class StorageService:
             options.spill_limit,
             key_of=lambda peer: hub.key_of(peer),
             unacknowledged=lambda peer: hub.unacknowledged(peer),
+            port=listener.address.port,
         )
         hub = self._hub(incarnation, engine, listener)
         loop = asyncio.get_running_loop()

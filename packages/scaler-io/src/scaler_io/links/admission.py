@@ -11,10 +11,7 @@ from scaler_protocol.ids import IDENTITY_BYTES
 from scaler_protocol.messages import Message
 
 _NAMES: Final = {ServiceKind.SCHEDULER: "scheduler", ServiceKind.STORAGE: "object storage server"}
-_WANTED: Final = {
-    ServiceKind.SCHEDULER: "scheduler, whose port is one less by default",
-    ServiceKind.STORAGE: "object storage server, whose port is one more by default",
-}
+_BESIDE: Final = {ServiceKind.SCHEDULER: "one less", ServiceKind.STORAGE: "one more"}
 _ROLES: Final = {
     Role.CLIENT: "a client",
     Role.AGENT: "an agent",
@@ -60,16 +57,19 @@ def admit_principal(
 
 
 def admit(
-    hello: Hello, welcome: Welcome, *, service: int, roles: Collection[int], refusals: Sequence[str]
+    hello: Hello, welcome: Welcome, *, service: int, roles: Collection[int], refusals: Sequence[str], other: str = ""
 ) -> Welcome | Refused:
     """Return `welcome`, or a Refused with every reason why the peer may not connect.
 
     `roles` are those that the service accepts. `refusals` are its own reasons. A peer that wants
-    another service than this one has the wrong address, which is the only reason then.
+    another service than this one has the wrong address, which is the only reason then; `other` is the address or the
+    port of that service, if this one knows it.
     """
     name = _NAMES[service]
     if hello.protocol == PROTOCOL_VERSION and hello.service != service:
-        wanted = _WANTED.get(hello.service, f"service {hello.service}")
+        wanted = f"service {hello.service}"
+        if hello.service in _NAMES:
+            wanted = f"{_NAMES[hello.service]}, {other or f'whose port is {_BESIDE[hello.service]} by default'}"
         return Refused([f"this is the address of the {name}: give that of the {wanted}"])
     reasons: list[str] = []
     if hello.protocol != PROTOCOL_VERSION:

@@ -159,7 +159,6 @@ class HandshakeFailure(NamedTuple):
 _REMEDY: Final = (
     "give its keys (--keys, SCALER_KEYS, keys= of a Client), or say --insecure (insecure=True) if it has none"
 )
-MONITOR_PORT: Final = "if this is the scheduler's port for monitors, give the scheduler's own, which is two less"
 
 
 def demands_keys(address: Address) -> str:
@@ -167,8 +166,12 @@ def demands_keys(address: Address) -> str:
     return f"the service at {address} demands keys: give --keys or SCALER_KEYS, or keys= of a Client"
 
 
-def handshake_failure(event: int, value: int, credentials: Credentials | None, address: Address) -> HandshakeFailure:
+def handshake_failure(
+    event: int, value: int, credentials: Credentials | None, address: Address, hint: str = ""
+) -> HandshakeFailure:
     """Explain an event of a socket's monitor; the reason is empty if the event says nothing about keys.
+
+    `hint` says what the peer may have mistaken the address for.
 
     Most failures are not final: a service that ends during the handshake, or a proxy without its service, looks like a
     service with another key (Control tells them apart).
@@ -184,5 +187,6 @@ def handshake_failure(event: int, value: int, credentials: Credentials | None, a
         event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and value == errno.EPIPE
     ):
         text = f"the service at {address} has another key than the one that the key {holder.name} was made for"
-        return HandshakeFailure(f"{text}, or uses no keys: {_REMEDY}; {MONITOR_PORT}", final=False)
+        before = f"{hint}; otherwise " if hint else ""
+        return HandshakeFailure(f"{before}{text}, or uses no keys: {_REMEDY}", final=False)
     return HandshakeFailure("", final=False)

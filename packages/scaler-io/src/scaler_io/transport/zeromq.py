@@ -26,7 +26,6 @@ from scaler_io.transport.connections import FRAME_BYTES, Connection, ConnectionL
 from scaler_io.transport.curve import (
     CURVE_BYTES,
     HANDSHAKE_FAILURES,
-    MONITOR_PORT,
     Control,
     Gate,
     HandshakeFailure,
@@ -194,6 +193,16 @@ class Listener:
                 os.unlink(self._path)
 
 
+def _if_for_monitors(address: Address) -> str:
+    """What to do if this is the scheduler's address for monitors, which greets nobody; nothing for a Unix socket."""
+    if address.path:
+        return ""
+    return (
+        f"if {address} is the scheduler's address for monitors, give the scheduler's own, whose port is "
+        f"{address.port - 2} by default"
+    )
+
+
 class _Connection:
     """The connection of one epoch: a socket that connects once."""
 
@@ -247,13 +256,14 @@ class _Connection:
             if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._has_shaken_hands = True
                 continue
-            failure = handshake_failure(event["event"], event["value"], self._credentials, self._address)
+            hint = _if_for_monitors(self._address)
+            failure = handshake_failure(event["event"], event["value"], self._credentials, self._address, hint)
             # A service that is busy ends a handshake, too, but not at once.
             if failure.final or time.monotonic() < self._began + HANDSHAKE_MS / 2000:
                 self.failure = failure
             reason = _REASONS.get(int(event["event"]), "the peer does not speak ZeroMQ as we do")
             if event["event"] == zmq.EVENT_DISCONNECTED and not self._has_shaken_hands:
-                reason += f" before the handshake: {MONITOR_PORT}"
+                reason += f" before the handshake: {hint}" if hint else " before the handshake"
             if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and self._credentials is None:
                 reason += _MAY_DEMAND_KEYS
             self._reason = self.failure.reason or reason

@@ -84,14 +84,15 @@ class Peers:
             refusals += self._faults_of_agent(hello)
         elif hello.role == Role.MANAGER and (problem := self._managers.refusal(hello)):
             refusals.append(problem)
-        welcome = Welcome(self._state.incarnation, storage_address=self._state.config.storage_address)
+        storage = self._state.config.storage_address
+        welcome = Welcome(self._state.incarnation, storage_address=storage)
         if hello.role == Role.CLIENT:
             welcome = replace(welcome, task_credit=self._task_credits.credit(len({*self.clients, hello.identity})))
             if named:
                 welcome = self._named_sessions.welcome(hello, welcome)
             elif ended:
                 welcome = replace(welcome, session=self.clients[hello.identity].number)
-        return admit(hello, welcome, service=ServiceKind.SCHEDULER, roles=_ROLES, refusals=refusals)
+        return admit(hello, welcome, service=ServiceKind.SCHEDULER, roles=_ROLES, refusals=refusals, other=storage)
 
     def _faults_of_agent(self, hello: Hello) -> Iterator[str]:
         """Why an agent may not connect, as text."""

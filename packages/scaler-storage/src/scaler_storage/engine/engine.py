@@ -128,9 +128,14 @@ class StorageEngine:
         *,
         key_of: Callable[[bytes], bytes] = lambda peer: b"",
         unacknowledged: Callable[[bytes], int] = lambda peer: 0,
+        port: int = 0,
     ) -> None:
-        """`key_of` tells the key that a peer has proved, `unacknowledged` which bytes it has not acknowledged."""
+        """`key_of` tells the key that a peer has proved, `unacknowledged` which bytes it has not acknowledged.
+
+        `port` is where the server listens, beside its scheduler unless options say otherwise.
+        """
         self._incarnation = incarnation
+        self._scheduler = f"whose port is {port - 1} by default" if port > 1 else ""
         self._segments = segments
         self._state = StorageState(segments, memory_limit, spill_limit, key_of)
         self._remote = RemoteObjects(self._state)
@@ -179,7 +184,9 @@ class StorageEngine:
             segment_directory=self._segments.directory,
             challenge=self._segments.challenge if self._segments.directory else b"",
         )
-        return admit(hello, welcome, service=ServiceKind.STORAGE, roles=_ROLES, refusals=refusals)
+        return admit(
+            hello, welcome, service=ServiceKind.STORAGE, roles=_ROLES, refusals=refusals, other=self._scheduler
+        )
 
     def _has_other_owner(self, hello: Hello) -> bool:
         entry = self._state.sessions.get(hello.session)
