@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import dataclasses
+import itertools
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -341,10 +343,19 @@ def test_the_executor_is_one_of_the_standard_library(client: Client, gate: Gate)
             list(executor.map(lambda _: wait_at(port, 0), range(1), timeout=0.05))
         failing = executor.map(lambda value: explode("here") if value else value, [0, 1])
         assert next(failing) == 0
-        with pytest.raises(ValueError, match="here"):
+        with pytest.raises(ValueError, match="here") as caught:
             next(failing)
+        if sys.version_info >= (3, 11):
+            assert "raised by item 1 of the map: 1" in str(caught.value.__notes__)
+        endless = executor.map(add, itertools.count(), itertools.repeat(1), buffersize=2, chunksize=5)
+        assert list(itertools.islice(endless, 5)) == [1, 2, 3, 4, 5]
+        with pytest.raises(ValueError, match="buffersize is 0"):
+            executor.map(square, [1], buffersize=0)
+        left = executor.map(square, [1, 2], buffersize=1)
     with pytest.raises(RuntimeError):
         executor.submit(square, 1)
+    with pytest.raises(RuntimeError):
+        list(left)
     assert client.submit(square, 2).result(SECONDS) == 4, "the client stays open"
 
 

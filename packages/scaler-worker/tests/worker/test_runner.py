@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import mmap
 import os
@@ -538,6 +539,29 @@ def test_what_a_task_raises_is_sent_whatever_its_class_makes_of_attributes(funct
         assert trace is not None and trace.tb_frame.f_code.co_name == function.__name__
         text = traceback_text(event.payloads[0])
         assert function.__name__ in text and type(error).__name__ in text and "worker_core" not in text
+
+
+def import_mine() -> None:
+    importlib.import_module("mine.part")
+
+
+def change_array() -> None:
+    raise ValueError("assignment destination is read-only")
+
+
+@pytest.mark.parametrize(
+    ("function", "remedies"),
+    [
+        (import_mine, ["PYTHONPATH", "client.upload(mine)"]),
+        (change_array, ["array.copy()", "Parallel(max_nbytes=None)"]),
+    ],
+)
+def test_the_remedy_is_a_note_of_what_a_task_raises(function: Callable[[], None], remedies: list[str]) -> None:
+    body = cloudpickle.dumps(function)
+    defined = Definition(1, function_id(body), "f", body, Encoding.PICKLE, 0)
+    status, payload = load_invoker(defined, run_coroutine)(pickle.dumps(((), {})))
+    text = traceback_text(bytes(payload))
+    assert status == Status.RAISED and all(remedy in text for remedy in remedies)
 
 
 @pytest.mark.parametrize("name", ODD)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from weakref import WeakSet
+
+from scaler_client.api.lazy_maps import BUFFERS, MapItem, in_order
+from scaler_client.futures.waiters import deadline
+from scaler_client.parameters import check
 
 if TYPE_CHECKING:
     from scaler_client.futures.futures import ScalerFuture
@@ -64,6 +68,43 @@ class ClientExecutor(concurrent.futures.Executor):
                 return future
         future.cancel()
         raise RuntimeError(_CLOSED)
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+    ) -> Iterator[T]:
+        """Submit `fn(*row)` for each row of the iterables; returns an iterator of the results in order.
+
+        Calls that have not ended are cancelled when the iterator is closed or raises. The exception of a failed item
+        names it in a note.
+
+        Args:
+            fn: any callable.
+            iterables: they end with the shortest one.
+            timeout: seconds from the call of `map` until the last result.
+            chunksize: without effect, as in `ThreadPoolExecutor`: calls travel together anyhow.
+            buffersize: how many calls are submitted ahead of the result that is taken next; None for all of them, at
+                once. With it the iterables may be endless.
+
+        Raises:
+            TimeoutError: the next result is not there in time.
+            RuntimeError: the executor is shut down.
+            TypeError, ValueError: something is not what it must be.
+
+        >>> import itertools
+        >>> squares = client.executor().map(pow, itertools.count(), itertools.repeat(2), buffersize=2)
+        >>> [next(squares) for _ in range(4)]
+        [0, 1, 4, 9]
+        """
+        if buffersize is not None:
+            check("buffersize", buffersize, BUFFERS)
+        rows = enumerate(zip(*iterables, strict=False))
+        submitted = (MapItem(self.submit(fn, *row), number, row) for number, row in rows)
+        return in_order(submitted, buffersize, until=deadline(timeout))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Refuse further calls; the client stays connected.

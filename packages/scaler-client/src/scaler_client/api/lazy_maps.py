@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
@@ -19,7 +21,7 @@ from scaler_protocol.ranges import Whole
 T = TypeVar("T")
 BUFFER: Final = 1_000
 """Calls of a lazy map that are submitted ahead of the result that is taken next."""
-_BUFFERS: Final = Whole(1, 2**31 - 1)
+BUFFERS: Final = Whole(1, 2**31 - 1)
 _Row = tuple[Any, ...]
 
 
@@ -57,9 +59,9 @@ class LazyMaps:
         >>> [next(squares) for _ in range(4)]
         [0, 1, 4, 9]
         """
-        check("buffersize", buffersize, _BUFFERS)
+        check("buffersize", buffersize, BUFFERS)
         submitted = self._submitted(fn, columns("imap()", iterables))
-        return _in_order(submitted, buffersize, flag("return_exceptions", return_exceptions))
+        return in_order(submitted, buffersize, flag("return_exceptions", return_exceptions))
 
     def imap_unordered(
         self,
@@ -83,31 +85,32 @@ class LazyMaps:
         >>> sorted(client.imap_unordered(pow, [2, 3], [3, 2]))
         [8, 9]
         """
-        check("buffersize", buffersize, _BUFFERS)
+        check("buffersize", buffersize, BUFFERS)
         submitted = self._submitted(fn, columns("imap_unordered()", iterables))
         return _as_they_come(self._calls, submitted, buffersize, flag("return_exceptions", return_exceptions))
 
-    def _submitted(self, fn: Callable[..., T], arguments: Iterable[_Row]) -> Iterator[_Item]:
+    def _submitted(self, fn: Callable[..., T], arguments: Iterable[_Row]) -> Iterator[MapItem]:
         """Submit the calls one by one, as they are drawn."""
         calls, options = self._calls, self._options
         callee = calls.find(fn, options.reserialize)
         group, reserialized = calls.group_with(callee, options), set[int]() if options.reserialize else None
         for number, row in enumerate(arguments):
             callee.check.check(*row)
-            yield _Item(calls.send(group, row, {}, reserialized), number, row)
+            yield MapItem(calls.send(group, row, {}, reserialized), number, row)
 
 
-class _Item(NamedTuple):
+class MapItem(NamedTuple):
     """A call of a lazy map."""
 
     future: ScalerFuture[Any]
     number: int
     row: _Row
 
-    def outcome(self, return_exceptions: bool) -> Any:
-        """The result; raises or returns the failure, which names the item."""
+    def outcome(self, return_exceptions: bool, until: float = math.inf) -> Any:
+        """The result, waited for until then; raises or returns the failure, which names the item."""
+        timeout = None if math.isinf(until) else max(0.0, until - time.monotonic())
         try:
-            return self.future.result()
+            return self.future.result(timeout)
         except (Exception, CancelledError) as error:
             if return_exceptions:
                 return error
@@ -123,14 +126,19 @@ def columns(name: str, iterables: Iterable[Iterable[Any]]) -> Iterator[_Row]:
     return zip(*found, strict=False)
 
 
-def _in_order(submitted: Iterator[_Item], ahead: int, return_exceptions: bool) -> Iterator[Any]:
-    """Submit the first calls; the iterator yields the outcomes in order, and submits another call for each."""
+def in_order(
+    submitted: Iterator[MapItem], ahead: int | None, return_exceptions: bool = False, until: float = math.inf
+) -> Iterator[Any]:
+    """Submit the first calls; the iterator yields the outcomes in order, and submits another call for each.
+
+    It raises TimeoutError if the next outcome is not there at `until` (time.monotonic).
+    """
     pending = deque(islice(submitted, ahead))
 
     def outcomes() -> Iterator[Any]:
         try:
             while pending:
-                outcome = pending.popleft().outcome(return_exceptions)
+                outcome = pending.popleft().outcome(return_exceptions, until)
                 pending.extend(islice(submitted, 1))
                 yield outcome
         finally:
@@ -140,11 +148,11 @@ def _in_order(submitted: Iterator[_Item], ahead: int, return_exceptions: bool) -
 
 
 def _as_they_come(
-    calls: CallSubmitter, submitted: Iterator[_Item], ahead: int, return_exceptions: bool
+    calls: CallSubmitter, submitted: Iterator[MapItem], ahead: int, return_exceptions: bool
 ) -> Iterator[Any]:
     """Submit the first calls; the iterator yields each outcome as it comes, and submits another call for it."""
     ready: SimpleQueue[Future[Any]] = SimpleQueue()
-    pending: dict[Future[Any], _Item] = {}
+    pending: dict[Future[Any], MapItem] = {}
     put = cast("Callable[[Future[Any]], object]", ready.put)
 
     def submit(count: int) -> None:
@@ -167,6 +175,6 @@ def _as_they_come(
     return outcomes()
 
 
-def _cancel(pending: Iterable[_Item]) -> None:
+def _cancel(pending: Iterable[MapItem]) -> None:
     for item in pending:
         item.future.cancel()

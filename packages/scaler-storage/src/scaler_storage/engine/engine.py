@@ -130,12 +130,8 @@ class StorageEngine:
         unacknowledged: Callable[[bytes], int] = lambda peer: 0,
         port: int = 0,
     ) -> None:
-        """`key_of` tells the key that a peer has proved, `unacknowledged` which bytes it has not acknowledged.
-
-        `port` is where the server listens, beside its scheduler unless options say otherwise.
-        """
-        self._incarnation = incarnation
-        self._scheduler = f"whose port is {port - 1} by default" if port > 1 else ""
+        """`key_of` tells the key that a peer has proved, `unacknowledged` the bytes that it has not acknowledged."""
+        self._incarnation, self._port = incarnation, port
         self._segments = segments
         self._state = StorageState(segments, memory_limit, spill_limit, key_of)
         self._remote = RemoteObjects(self._state)
@@ -184,9 +180,8 @@ class StorageEngine:
             segment_directory=self._segments.directory,
             challenge=self._segments.challenge if self._segments.directory else b"",
         )
-        return admit(
-            hello, welcome, service=ServiceKind.STORAGE, roles=_ROLES, refusals=refusals, other=self._scheduler
-        )
+        scheduler = f"whose port is {self._port - 1} by default" if self._port else ""
+        return admit(hello, welcome, service=ServiceKind.STORAGE, roles=_ROLES, refusals=refusals, other=scheduler)
 
     def _has_other_owner(self, hello: Hello) -> bool:
         entry = self._state.sessions.get(hello.session)

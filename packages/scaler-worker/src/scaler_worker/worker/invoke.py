@@ -52,7 +52,8 @@ _STALE: Final = (
 )
 _NAME_MISSING: Final = re.compile(r"Can't get attribute .* on <module '([^']*)'")
 _READ_ONLY: Final = (
-    "arrays that a task receives are read-only, since all tasks of a host share them: change a copy, array.copy()"
+    "arrays that a task receives are read-only, since all tasks of a host share them: change a copy, array.copy();"
+    " calls of joblib may also get arrays of their own: Parallel(max_nbytes=None)"
 )
 _STAR: Final = re.escape("*")
 _OUR_FILES: Final = (__file__, str(Path(__file__).with_name("coroutines.py")))
@@ -172,10 +173,15 @@ def _unloadable(what: str, error: BaseException) -> DeserializeError:
     """The error of what cannot be loaded here; it says what to do if a module is missing."""
     message = f"{what} could not be loaded: {headline(error)}"
     if isinstance(error, ModuleNotFoundError) and error.name:
-        message += f": {_MISSING.format(error.name.partition('.')[0])}"
+        message += f": {_missing(error.name)}"
     elif found := _NAME_MISSING.match(str(error)):
         message += f": {_STALE.format(found[1])}"
     return DeserializeError(message)
+
+
+def _missing(module: str) -> str:
+    """What to do about a module that workers do not have."""
+    return _MISSING.format(module.partition(".")[0])
 
 
 def _pickle_invoker(function: Callable[..., Any], finish: Await, classes: Classes) -> Invoker:
@@ -284,13 +290,15 @@ def not_loaded(error: BaseException) -> tuple[int, bytes]:
 def _raised(error: BaseException, encoding: int) -> tuple[int, bytes]:
     if not isinstance(error, Exception):
         return failed(TaskExitedError(f"the task ended with {headline(error)}"))
-    _note_read_only(error)
+    _note_remedy(error)
     return raised(error, _remote_traceback(error), encoding)
 
 
-def _note_read_only(error: Exception) -> None:
-    """Say why an argument cannot be written, if this is what the exception says."""
-    if isinstance(error, ValueError | TypeError) and "read-only" in headline(error):
+def _note_remedy(error: Exception) -> None:
+    """Say what to do about an array that cannot be written, or a missing module, if this is what the exception says."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        add_note(error, _missing(error.name))
+    elif isinstance(error, ValueError | TypeError) and "read-only" in headline(error):
         add_note(error, _READ_ONLY)
 
 
