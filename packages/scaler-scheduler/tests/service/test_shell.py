@@ -139,7 +139,8 @@ def test_what_has_the_address_of_object_storage_and_is_none_is_warned_of(named: 
         with scheduler(*words) as started:
             line = started.read_until("does not answer as an object storage server")
             assert "[WARNING]" in line and f"at {taken} " in line
-            assert "this is the address of the scheduler: give that of the object storage server, whose port is" in line
+            theirs = "this is the address of the scheduler: give that of the object storage server, tcp://127.0.0.1:1"
+            assert theirs in line
             assert started.end() == (0, "")
 
 
