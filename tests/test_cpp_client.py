@@ -1,4 +1,4 @@
-"""The client for C++: its calls on real clusters, broken meanwhile."""
+"""The client for C++: its codec and its link on the conformance vectors, and its calls on real clusters, broken meanwhile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.foreign_clients import CALLS, map_through_faults
 CLIENT = ROOT / "clients" / "cpp"
 CHECK = CLIENT / "build" / "check"
 PROGRAMS = ("g++", "make", "capnp", "pkg-config")
-LIBRARIES = ("capnp-json", "libzmq", "libsodium")
+LIBRARIES = ("capnp", "libzmq", "libsodium", "nlohmann_json")
 SECONDS = 100.0
 
 
@@ -34,8 +34,14 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=f"the client for C++ nee
 
 @pytest.fixture(scope="module", autouse=True)
 def built() -> None:
-    """The client and its check, compiled."""
-    subprocess.run(["make", "-s", "-C", str(CLIENT)], check=True)
+    """The programs that check the client, compiled."""
+    subprocess.run(["make", "-s", "-j2", "-C", str(CLIENT), "CXXFLAGS=-O0"], check=True)
+
+
+def test_its_codec_and_its_link() -> None:
+    words = [str(CLIENT / "build" / "conformance"), str(ROOT / "tests" / "conformance")]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert ran.returncode == 0, ran.stdout[:8000] + ran.stderr
 
 
 def test_its_calls(tmp_path: Path) -> None:

@@ -1,14 +1,21 @@
 // A client of Scaler: calls Python functions on a cluster by their names. Arguments and results are JSON texts.
 #pragma once
 
-#include <chrono>
-#include <cstdint>
+#include <sodium.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
 #include <future>
 #include <map>
-#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <regex>
 #include <stdexcept>
-#include <string>
-#include <vector>
+#include <thread>
+
+#include "link.hpp"
 
 namespace scaler {
 
@@ -22,43 +29,396 @@ struct Error : std::runtime_error {
 
 struct Options {
     std::string name = "C++";  // what the cluster calls this client
-    std::chrono::milliseconds timeout{60'000};  // how long the services may be away before calls fail
     std::string keys;  // a directory with client.key; empty for a cluster that runs with --insecure
+    milliseconds timeout = 60s;  // how long the services may be away before calls fail
 };
 
-struct CallOptions {
-    int32_t priority = 0;  // higher runs first
-    uint16_t retries = 0;  // how often a call that raised is repeated
-    double timeout_seconds = 0;  // from the start of a run; 0 is no limit
-    std::map<std::string, int64_t> capabilities;  // least quantities that the worker must offer; -1: presence
-};
-
-// A call that was submitted.
 struct Call {
-    uint64_t task_id;
+    uint64_t id;
     std::shared_future<std::string> result;  // JSON; get() throws Error
 };
 
-class Client {
+// A thread owns the links; the mutex guards everything else, so any thread may call.
+class Client : LinkOwner {
 public:
     // Connect to a scheduler, such as tcp://127.0.0.1:2345. Throws Error if it refuses or does not answer in time.
-    explicit Client(const std::string& address, const Options& options = {});
-    // Cancel what is unfinished, and disconnect.
-    ~Client();
-    Client(const Client&) = delete;
-    Client& operator=(const Client&) = delete;
+    // The end of the client cancels what is unfinished.
+    explicit Client(const std::string& address, const Options& options = {})
+        : options_(options), keys_(read_keys(options.keys)),
+          scheduler_(*this, context_, address, keys_, options.timeout),
+          thread_([this](std::stop_token stop) { run(stop); }) {
+        is_known_.get_future().get();
+    }
 
-    // Call module:qualname with a JSON array of arguments, or {"args": [...], "kwargs": {...}}. Any thread may call.
-    Call submit(const std::string& function, std::string arguments, const CallOptions& options = {});
+    // Call module:qualname with a JSON array of arguments, or {"args": [...], "kwargs": {...}}.
+    Call submit(const std::string& function, std::string arguments) {
+        if (function.find(':') == std::string::npos) throw Error("TypeError", function + " is not module:qualname");
+        std::lock_guard lock(mutex_);
+        if (ended_) throw *ended_;
+        auto& task = tasks_[++last_];
+        task.id = last_;
+        task.function = function;
+        task.payload = std::move(arguments);
+        queue_.push_back(task.id);
+        eventfd_write(wake_, 1);
+        return {task.id, task.result.get_future().share()};
+    }
+
     // Call the function with each item, a JSON text: the results in order. Throws the first failure in order.
-    std::vector<std::string> map(
-        const std::string& function, const std::vector<std::string>& items, const CallOptions& options = {});
+    std::vector<std::string> map(const std::string& function, const std::vector<std::string>& items) {
+        std::vector<Call> calls;
+        for (const auto& item : items) calls.push_back(submit(function, '[' + item + ']'));
+        std::vector<std::string> results;
+        try {
+            for (const auto& call : calls) results.push_back(call.result.get());
+        } catch (...) {
+            for (const auto& call : calls) cancel(call);
+            throw;
+        }
+        return results;
+    }
+
     // Cancel a call, queued or running: its result throws CancelledError. Does nothing once it has ended.
-    void cancel(const Call& call);
+    void cancel(const Call& call) {
+        std::lock_guard lock(mutex_);
+        cancelled_.push_back(call.id);
+        eventfd_write(wake_, 1);
+    }
 
 private:
-    class Core;
-    std::unique_ptr<Core> core_;
+    static constexpr size_t kInline = 16'384, kMessageBytes = 1 << 20;
+    enum : uint8_t { kClient = 1, kStorage = 1, kJson = 1, kValue = 0, kCancelled = 3 };
+
+    // A call that has not ended. A long one is stored before it is submitted, and a long result is fetched.
+    struct Task {
+        uint64_t id;
+        enum State { kQueued, kSubmitted, kStoring, kFetching } state = kQueued;
+        uint8_t status = kValue;
+        std::string function;
+        std::string payload;  // the call, or its reference once it is stored; later the result
+        size_t moved = 0;  // bytes of it that were stored or fetched
+        uint64_t version = 0;  // of the object that is fetched
+        std::vector<std::string> objects;  // that are stored for this call
+        std::promise<std::string> result;
+    };
+
+    void run(std::stop_token stop) {
+        std::unique_lock lock(mutex_);
+        while (!stop.stop_requested()) {
+            scheduler_.turn();
+            if (storage_) storage_->turn();
+            for (const auto id : std::exchange(cancelled_, {})) withdraw(id);
+            while (scheduler_.is_up() && submit_next()) {}
+            std::vector<zmq::pollitem_t> items{{nullptr, wake_, ZMQ_POLLIN, 0}};
+            scheduler_.add_to(items);
+            if (storage_) storage_->add_to(items);
+            lock.unlock();
+            zmq::poll(items, 20ms);
+            eventfd_t woken;
+            eventfd_read(wake_, &woken);
+            lock.lock();
+        }
+        end({"ClientQuitError", "this client is closed"});
+        scheduler_.close();
+        if (storage_) storage_->close();
+        ::close(wake_);
+    }
+
+    void withdraw(uint64_t id) {
+        scheduler_.send([&](auto message) { message.initCancel().initTasks(1).set(0, id); });
+        if (tasks_.count(id)) fail(tasks_[id], {"CancelledError", "the call was cancelled"});
+    }
+
+    // Submit the next calls of one function, as many as there is credit for; false if there are none.
+    bool submit_next() {
+        std::vector<uint64_t> ids;
+        std::vector<uint32_t> lengths, stored;
+        std::string function, payload;
+        for (; !queue_.empty() && submitted_ < std::min(window_, task_credit_); queue_.pop_front()) {
+            const auto found = tasks_.find(queue_.front());
+            if (found == tasks_.end()) continue;  // it was cancelled
+            auto& task = found->second;
+            if (task.payload.size() > kInline) {
+                begin(task, Task::kStoring, random_bytes(16));
+                continue;
+            }
+            if (ids.empty()) function = task.function;
+            if (task.function != function || payload.size() + task.payload.size() > kMessageBytes) break;
+            if (!task.objects.empty()) stored.push_back(ids.size());
+            ids.push_back(task.id);
+            lengths.push_back(task.payload.size());
+            payload += task.payload;
+            task.state = Task::kSubmitted;
+            submitted_ += 1;
+        }
+        if (ids.empty()) return false;
+        scheduler_.send([&](auto message) {
+            auto submit = message.initSubmit();
+            submit.initGroups(1).set(0, bytes_of(group(function)));
+            submit.setTasks(list(ids));
+            submit.setCallsLengths(list(lengths));
+            submit.setStored(list(stored));
+            define(submit, function);
+        }, payload);
+        return true;
+    }
+
+    void greet(Link& link, Hello::Builder hello) override {
+        hello.setRole(kClient);
+        hello.setSession(session_);
+        hello.setName(options_.name);
+        if (&link == &scheduler_) return;
+        hello.setService(kStorage);
+        hello.setSessionKey(bytes_of(session_key_));
+        hello.setSessionToken(bytes_of(session_token_));
+    }
+
+    void connected(Link& link, Welcome::Reader welcome, bool resumed) override {
+        if (&link != &scheduler_) {
+            for (auto& [_, task] : tasks_) if (!resumed) move(task, 0);
+            return;
+        }
+        window_ = std::max(welcome.getSessionCredit() / kInline, 1ul);  // no call that is submitted is longer
+        task_credit_ = welcome.getTaskCredit() ? welcome.getTaskCredit() : window_;
+        storage_address_ = welcome.getStorageAddress();
+        session_token_ = text(welcome.getSessionToken());
+        if (!std::exchange(known_, true)) return is_known_.set_value();
+        std::vector<uint64_t> wanted;
+        for (const auto& [id, task] : tasks_) if (task.state == Task::kSubmitted) wanted.push_back(id);
+        if (!resumed) scheduler_.send([&](auto message) { message.initReconcile().setWanted(list(wanted)); });
+    }
+
+    void failed(Link& link, const std::string& reason, bool for_good) override {
+        if (for_good) end({"HandshakeRefusedError", reason});
+        else if (&link != &scheduler_) fail_all({"StorageLostError", reason}, is_moving);
+        else if (known_) fail_all({"SchedulerLostError", reason});
+        else end({"SchedulerLostError", reason});
+    }
+
+    void received(Link& link, Message::Reader message, std::string_view payload) override {
+        if (message.isDone()) done(message.getDone(), payload);
+        else if (message.isObjectStored()) answered(message.getObjectStored(), payload);
+        else if (message.isObjectPart()) answered(message.getObjectPart(), payload);
+        else if (message.isTaskCredit()) task_credit_ = message.getTaskCredit().getTasks();
+        else if (message.isNeedTasks()) for (auto id : message.getNeedTasks().getTasks()) submit_again(id);
+        else if (message.isNeedFunctions()) for (auto id : message.getNeedFunctions().getFunctions()) define_again(text(id));
+        else if (message.isDeleteObjects()) for (auto id : message.getDeleteObjects().getObjects()) remove(text(id));
+        else if (message.isGoodbye() && &link == &scheduler_) failed(link, message.getGoodbye().getReason(), false);
+    }
+
+    void submit_again(uint64_t id) {
+        const auto found = tasks_.find(id);
+        if (found == tasks_.end() || found->second.state != Task::kSubmitted) return;
+        leave_scheduler(found->second);
+        queue_.push_back(id);
+    }
+
+    void define_again(const std::string& id) {
+        const auto uses = [&](const auto& entry) { return function_id(entry.second.function) == id; };
+        const auto found = std::find_if(tasks_.begin(), tasks_.end(), uses);
+        if (found == tasks_.end()) return;
+        scheduler_.send([&](auto message) { define(message.initFunctions(), found->second.function); });
+    }
+
+    void done(Done::Reader done, std::string_view payload) {
+        const auto ids = done.getTasks();
+        scheduler_.send([&](auto message) { message.initRelease().setTasks(ids); });
+        std::vector<bool> stored(ids.size());
+        for (const auto at : done.getStored()) stored.at(at) = true;
+        for (unsigned at = 0; at < ids.size(); ++at) {
+            const auto outcome = payload.substr(0, done.getResultsLengths()[at]);
+            payload.remove_prefix(outcome.size());
+            uint64_t size = 0;
+            KJ_REQUIRE(!stored[at] || outcome.size() == 16 + sizeof size, "a reference has 24 bytes");
+            if (stored[at]) std::memcpy(&size, outcome.data() + 16, sizeof size);
+            const std::string object(outcome.substr(0, 16));
+            const auto found = tasks_.find(ids[at]);
+            if (found == tasks_.end()) {
+                if (stored[at]) remove(object);
+                continue;
+            }
+            auto& task = found->second;
+            leave_scheduler(task);
+            task.status = done.getStatuses()[at];
+            task.payload = stored[at] ? std::string(size, '\0') : std::string(outcome);
+            stored[at] ? begin(task, Task::kFetching, object) : finish(task);
+        }
+    }
+
+    void finish(Task& task) {
+        if (task.status == kCancelled) return fail(task, {"CancelledError", "the call was cancelled"});
+        if (task.status != kValue) return fail(task, described(task.payload));
+        task.result.set_value(std::move(task.payload));
+        forget(task);
+    }
+
+    void fail(Task& task, const Error& error) {
+        task.result.set_exception(std::make_exception_ptr(error));
+        forget(task);
+    }
+
+    void fail_all(const Error& error, bool (*which)(const Task&) = [](const Task&) { return true; }) {
+        for (auto at = tasks_.begin(); at != tasks_.end();) {
+            auto& task = at++->second;
+            if (which(task)) fail(task, error);
+        }
+    }
+
+    void end(const Error& error) {
+        ended_ = error;
+        if (!std::exchange(known_, true)) is_known_.set_exception(std::make_exception_ptr(error));
+        fail_all(error);
+    }
+
+    void forget(Task& task) {
+        leave_scheduler(task);
+        for (const auto& object : task.objects) remove(object);
+        tasks_.erase(task.id);
+    }
+
+    void leave_scheduler(Task& task) {
+        submitted_ -= std::exchange(task.state, Task::kQueued) == Task::kSubmitted;
+    }
+
+    Link& storage() {
+        if (!storage_) storage_.emplace(static_cast<LinkOwner&>(*this), context_, storage_address_, keys_, options_.timeout);
+        return *storage_;
+    }
+
+    // Begin to store the payload as an object, or to fetch it from one.
+    void begin(Task& task, Task::State state, const std::string& object) {
+        task.state = state;
+        task.objects.push_back(object);
+        move(task, 0);
+    }
+
+    void answered(auto answer, std::string_view part) {
+        const auto found = tasks_.find(answer.getRequest());
+        if (found == tasks_.end() || !is_moving(found->second)) return;
+        if (answer.hasError()) fail(found->second, described(answer.getError()));
+        else moved(found->second, answer, part);
+    }
+
+    void moved(Task& task, ObjectStored::Reader, std::string_view) {
+        const uint64_t size = task.payload.size();
+        move(task, std::min(task.moved + kMessageBytes, size));
+        if (task.moved < size) return;
+        task.payload = task.objects.back() + std::string(reinterpret_cast<const char*>(&size), sizeof size);
+        task.state = Task::kQueued;
+        queue_.push_back(task.id);
+    }
+
+    void moved(Task& task, ObjectPart::Reader answer, std::string_view part) {
+        if (!answer.getFound()) return fail(task, {"ObjectNotFoundError", "the result is not stored any more"});
+        if (task.moved > 0 && answer.getVersion() != task.version) return move(task, 0);
+        task.version = answer.getVersion();
+        task.payload.replace(task.moved, part.size(), part);
+        move(task, task.moved + part.size());
+        if (task.moved == task.payload.size()) finish(task);
+    }
+
+    static bool is_moving(const Task& task) { return task.state == Task::kStoring || task.state == Task::kFetching; }
+
+    // So much of the payload was stored or fetched: send the next part, or ask for it.
+    void move(Task& task, size_t moved) {
+        task.moved = moved;
+        if (!is_moving(task) || moved == task.payload.size()) return;
+        const auto part = std::string_view(task.payload).substr(moved, kMessageBytes);
+        const auto ask = [&](auto request) {
+            request.setRequest(task.id);
+            request.setObject(bytes_of(task.objects.back()));
+            request.setOffset(moved);
+            return request;
+        };
+        if (task.state == Task::kFetching) {
+            return storage().send([&](auto message) { ask(message.initGetObject()).setLimit(part.size()); });
+        }
+        storage().send([&](auto message) {
+            auto put = ask(message.initPutObject());
+            put.setSession(session_);
+            put.setSize(task.payload.size());
+            put.initPartsLengths(1).set(0, part.size());
+        }, part);
+    }
+
+    void remove(std::string_view object) {
+        storage().send([&](auto message) {
+            auto gone = message.initDeleteObjects();
+            gone.initObjects(1).set(0, bytes_of(object));
+            gone.setSession(session_);
+        });
+    }
+
+    template <typename Number>
+    static kj::ArrayPtr<const Number> list(const std::vector<Number>& numbers) { return {numbers.data(), numbers.size()}; }
+
+    static std::string function_id(const std::string& name) {
+        kj::byte id[16];
+        const std::string hashed = '\1' + name;
+        crypto_generichash(id, sizeof id, bytes_of(hashed).begin(), hashed.size(), nullptr, 0);
+        return text(id);
+    }
+
+    static std::string group(const std::string& function) {
+        capnp::MallocMessageBuilder builder;
+        auto group = builder.initRoot<Group>();
+        group.setFunction(bytes_of(function_id(function)));
+        group.setEncoding(kJson);
+        return text(capnp::messageToFlatArray(builder).asBytes());
+    }
+
+    // Fill in the function of a Submit or Functions: without a body, it is known by its name.
+    static void define(auto definitions, const std::string& function) {
+        definitions.initFunctions(1).set(0, bytes_of(function_id(function)));
+        definitions.initNames(1).set(0, function);
+        definitions.initBodiesLengths(1);
+    }
+
+    // The error in the payload of an outcome that is no value.
+    static Error described(const std::string& payload) {
+        const auto error = nlohmann::json::parse(payload, nullptr, false);
+        if (error.is_discarded()) return {"ScalerError", payload};  // its text is not Unicode
+        return {error.at("error"), error.at("message"), error.at("details").value("traceback", "")};
+    }
+
+    static std::map<std::string, std::string> read_keys(const std::string& directory) {
+        if (directory.empty()) return {};
+        const std::string path = directory + "/client.key";
+        if (struct stat found {}; stat(path.c_str(), &found) != 0 || (found.st_mode & 077)) {
+            throw Error("KeyFileError", path + " is not there, or not private: copy it, and chmod 600 it");
+        }
+        std::map<std::string, std::string> keys;
+        const std::regex entry("(server|public|secret) = \"([0-9a-f]{64})\"");
+        std::ifstream file(path);
+        for (std::string line; std::getline(file, line);) {
+            std::smatch found;
+            kj::byte key[32];
+            if (!std::regex_match(line, found, entry)) continue;
+            sodium_hex2bin(key, sizeof key, found.str(2).data(), 64, nullptr, nullptr, nullptr);
+            keys[found[1]] = text(key);
+        }
+        if (keys.size() < 3) throw Error("KeyFileError", path + " lacks a key: copy it again");
+        return keys;
+    }
+
+    const Options options_;
+    const std::map<std::string, std::string> keys_;
+    const uint32_t session_ = 1 + std::random_device()() % 0x7ffffffe;
+    const std::string session_key_ = random_bytes(16);
+    const int wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    std::mutex mutex_;
+    std::map<uint64_t, Task> tasks_;
+    std::deque<uint64_t> queue_;
+    std::vector<uint64_t> cancelled_;
+    uint64_t last_ = uint64_t{session_} << 32, submitted_ = 0, window_ = 0, task_credit_ = 0;
+    bool known_ = false;  // whether the scheduler has answered, or this client has ended
+    std::promise<void> is_known_;
+    std::optional<Error> ended_;
+    std::string storage_address_, session_token_;
+    zmq::context_t context_;
+    Link scheduler_;
+    std::optional<Link> storage_;
+    std::jthread thread_;
 };
 
 }  // namespace scaler
