@@ -3,7 +3,8 @@
 One process needs less time and memory than two: a message between processes wakes a ZeroMQ thread in each of them, and
 both load an interpreter. Scheduler and agent still communicate only by messages, as in separate processes. They end
 together in any case, because nothing in a local cluster would restart one of them. Object storage is a separate
-process, so that the memory of its objects is not that of the scheduler.
+process, so that the memory of its objects is not that of the scheduler; it begins as a fork, which saves most of its
+imports, and is a program of its own when it has to be started again.
 
 Start it as `python -m scaler_launch.local <options of scaler_scheduler> [-- <options of scaler_cluster>]`; without the
 latter there are no workers. With `--preload` the line for `--ready-fd` is written when the first worker is ready; if
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING
 from scaler_io.service.process import become_subreaper, ending, main_guard
 
 if TYPE_CHECKING:
+    from scaler_io.service.forked_program import ForkedProgram
     from scaler_scheduler.service.options import SchedulerOptions
     from scaler_scheduler.service.storage_server import StorageServer
     from scaler_worker.config import ClusterConfig
@@ -48,16 +50,26 @@ def _run() -> int:
     options = options.with_port()
     options.begin_log()
     with contextlib.ExitStack() as stack:
-        # It starts first, because it takes as long as everything else together.
         storage = StorageServer(options, options.address)
         stack.callback(storage.end)
-        storage.start()
+        storage.start(_fork_storage)
         workers = None
         if of_cluster:
             words = [str(options.address), *of_cluster[1:]]  # the address may have been given with port 0
             workers = stack.enter_context(_workers(words, options.ready_fd))
         descriptors.raise_limit()
         return event_loops.run(lambda: _serve(options, storage, workers), options.event_loop)
+
+
+def _fork_storage(words: Sequence[str]) -> ForkedProgram:
+    """Start object storage in a fork: most of what it imports is needed here, too."""
+    import scaler_storage.service  # noqa: F401  # once for both
+    from scaler_io.service.forked_program import ForkedProgram
+    from scaler_storage.__main__ import PROGRAM, serve
+    from scaler_storage.options import COMMAND
+
+    options = COMMAND.parse(words)
+    return ForkedProgram("scaler_storage", words, lambda: main_guard(PROGRAM, lambda: serve(options)))
 
 
 def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:

@@ -242,14 +242,14 @@ def main_guard(program: str, function: Callable[[], int | None]) -> int:
         for number in STOP_SIGNALS:
             signal.signal(number, lambda number, frame: os._exit(code))
     if "threading" in sys.modules and any(thread.daemon for thread in sys.modules["threading"].enumerate()):
-        _end_beside_threads(code)
+        end_process(code)
     return code
 
 
-def _end_beside_threads(code: int) -> NoReturn:
-    """End the process without taking the interpreter down.
+def end_process(code: int) -> NoReturn:
+    """End the process without taking the interpreter down, which a fork has in common with the process before it.
 
-    Daemon threads may be in foreign code, such as a provider's call that hangs: what such a thread does while the
+    Daemon threads, too, may be in foreign code, such as a provider's call that hangs: what such a thread does while the
     interpreter is taken down can abort the process (https://docs.python.org/3/c-api/init.html#c.Py_FinalizeEx).
     """
     import contextlib

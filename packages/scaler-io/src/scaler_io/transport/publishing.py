@@ -6,7 +6,6 @@ import os
 from typing import Any
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from scaler_io import descriptors
 from scaler_io.links.streams import Frames
@@ -27,6 +26,7 @@ from scaler_io.transport.sockets import (
     descriptor_of,
     is_readable,
     make_socket,
+    next_event,
     own_context,
     read,
     receive,
@@ -163,11 +163,11 @@ class Subscriber:
     def receive(self, limit: int = TURN_MESSAGES) -> list[list[bytes]]:
         """The frames of up to `limit` messages that have arrived."""
         while is_readable(self._monitor):
-            event = recv_monitor_message(self._monitor, zmq.NOBLOCK)
+            event, value = next_event(self._monitor)
             self.is_answered = True
-            if event["event"] == zmq.EVENT_CONNECTED:
+            if event == zmq.EVENT_CONNECTED:
                 continue
-            failure = handshake_failure(event["event"], event["value"], self._credentials, self._address)
+            failure = handshake_failure(event, value, self._credentials, self._address)
             reason = failure.reason
             if not reason and self._credentials is None:
                 reason = self._demand.reason(":" in self._address.host)

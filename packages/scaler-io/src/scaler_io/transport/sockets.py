@@ -13,13 +13,13 @@ the peer may be silent.
 
 from __future__ import annotations
 
+import struct
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import zmq
 import zmq.backend
-from zmq.utils.monitor import recv_monitor_message
 
 from scaler_io import descriptors
 from scaler_io.links.streams import Frames, cut, join
@@ -53,6 +53,7 @@ HANDSHAKE_MS = 2000
 """How long a connection may be open without a handshake, which strangers could use to hold memory."""
 _BACKLOG = 4096
 """Connections that wait to be accepted; with fewer, a flood of strangers keeps others out."""
+_EVENT = struct.Struct("=Hi")
 _DESCRIPTORS = 16  # for a context and a socket with its monitor: without them ZeroMQ aborts the process
 
 
@@ -138,6 +139,15 @@ def is_readable(through: zmq.Socket[bytes]) -> bool:
     return bool(RAW.get(through, _EVENTS) & _POLLIN)
 
 
+def next_event(monitor: zmq.Socket[bytes]) -> tuple[int, int]:
+    """An event of a monitor, which is readable, and its value: zmq_socket_monitor(3).
+
+    `zmq.utils.monitor` reads it, too, but imports asyncio, of which clients have no other need.
+    """
+    event, value = _EVENT.unpack(monitor.recv_multipart(NOWAIT)[0])
+    return event, value
+
+
 class AcceptMonitor:
     """Reports each accepted and ended connection of a socket to a limiter, which closes those beyond the limit."""
 
@@ -159,9 +169,9 @@ class AcceptMonitor:
     def process_events(self) -> None:
         """Report new events to the limiter, which closes connections beyond the limit."""
         while is_readable(self._monitor):
-            event = recv_monitor_message(self._monitor, zmq.NOBLOCK)
-            accepted = event["event"] == zmq.EVENT_ACCEPTED
-            (self._limiter.accepted if accepted else self._limiter.disconnected)(event["value"])
+            event, value = next_event(self._monitor)
+            accepted = event == zmq.EVENT_ACCEPTED
+            (self._limiter.accepted if accepted else self._limiter.disconnected)(value)
 
 
 Watched = AcceptMonitor | Gate

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from scaler_io import descriptors
 from scaler_io.links.streams import Frames
@@ -48,6 +47,7 @@ from scaler_io.transport.sockets import (
     is_readable,
     make_socket,
     make_stream,
+    next_event,
     own_context,
     parts,
     read,
@@ -252,19 +252,19 @@ class _Connection:
     def lost(self) -> str | None:
         """Why the connection is gone; None if it is not."""
         while self._reason is None and is_readable(self.monitor):
-            event = recv_monitor_message(self.monitor, zmq.NOBLOCK)
-            if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            event, value = next_event(self.monitor)
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._has_shaken_hands = True
                 continue
             hint = _if_for_monitors(self._address)
-            failure = handshake_failure(event["event"], event["value"], self._credentials, self._address, hint)
+            failure = handshake_failure(event, value, self._credentials, self._address, hint)
             # A service that is busy ends a handshake, too, but not at once.
             if failure.final or time.monotonic() < self._began + HANDSHAKE_MS / 2000:
                 self.failure = failure
-            reason = _REASONS.get(int(event["event"]), "the peer does not speak ZeroMQ as we do")
-            if event["event"] == zmq.EVENT_DISCONNECTED and not self._has_shaken_hands:
+            reason = _REASONS.get(event, "the peer does not speak ZeroMQ as we do")
+            if event == zmq.EVENT_DISCONNECTED and not self._has_shaken_hands:
                 reason += f" before the handshake: {hint}" if hint else " before the handshake"
-            if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and self._credentials is None:
+            if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and self._credentials is None:
                 reason += _MAY_DEMAND_KEYS
             self._reason = self.failure.reason or reason
         return self._reason

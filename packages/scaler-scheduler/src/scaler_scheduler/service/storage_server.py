@@ -9,6 +9,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from scaler_io.interpreters import words_of
 from scaler_io.security.keyring import KeyRole
@@ -16,6 +18,11 @@ from scaler_io.service.operator_link import OperatorLink
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import ServiceKind
 from scaler_scheduler.service.options import SchedulerOptions
+
+if TYPE_CHECKING:
+    from scaler_io.service.forked_program import ForkedProgram
+
+    Process = subprocess.Popen[bytes] | ForkedProgram
 
 LOGGER = logging.getLogger("scaler")
 WAIT_SECONDS = 2.0
@@ -31,17 +38,24 @@ _NAMED_SECONDS = 1.0
 """Between two looks whether the server that the options name has been started."""
 
 
+def _run(words: Sequence[str]) -> Process:
+    """Start a server as a new program."""
+    # Ctrl-C in a terminal is for the scheduler: ours would be the server's second signal, and leave its files.
+    command = [sys.executable, *words_of("scaler_storage"), *words]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+
+
 class StorageServer:
     """The server that the options name, which is not supervised; or one at the port after the scheduler's, which is."""
 
     def __init__(self, options: SchedulerOptions, scheduler: Address) -> None:
         self.address = options.object_storage_address or scheduler.beside(1)
         self._options = options
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         self._retry_at = 0.0
 
-    def start(self) -> None:
-        """Start one now, without waiting for another; does nothing if the options name a server."""
+    def start(self, run: Callable[[Sequence[str]], Process] = _run) -> None:
+        """Start one now, by `run`, without waiting for another; does nothing if the options name a server."""
         if self._options.object_storage_address is not None:
             return
         if self._process is None:
@@ -54,12 +68,9 @@ class StorageServer:
             LOGGER.warning("Scheduler: the object storage server at %s %s; starting one again", self.address, reason)
             self._process = None
         self._retry_at = time.monotonic() + RETRY_SECONDS
-        command = [sys.executable, *words_of("scaler_storage"), str(self.address), "--parent-pid", str(os.getpid())]
+        words = [str(self.address), "--parent-pid", str(os.getpid()), *_arguments(self._options)]
         try:
-            # Ctrl-C in a terminal is for the scheduler: ours would be the server's second signal, and leave its files.
-            self._process = subprocess.Popen(
-                [*command, *_arguments(self._options)], stdin=subprocess.DEVNULL, start_new_session=True
-            )
+            self._process = run(words)
         except OSError as error:  # no memory, process or descriptor is left
             LOGGER.error(
                 "Scheduler: the object storage server cannot be started, will try again in %g s: %s",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import socket
@@ -49,6 +50,7 @@ class TemplateLink:
     def fork(cls, lifeline: tuple[int, int], shared: SharedState, config: WorkerConfig) -> TemplateLink:
         """Fork a template from this process, which must not have threads or sockets yet."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        gc.freeze()  # a collection would change, and so copy, all memory that both have
         pid = os.fork()
         if not pid:
             ours.close()
