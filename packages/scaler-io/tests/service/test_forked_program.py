@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux only")
+
 SCRIPT = """
 import json, os, signal, subprocess, sys
 from scaler_io.service import logs

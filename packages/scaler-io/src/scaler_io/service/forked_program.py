@@ -16,6 +16,9 @@ from typing import Final, NoReturn
 from scaler_io.service import logs
 from scaler_io.service.process import end_process
 
+if sys.platform != "linux":
+    raise ImportError("servers of Scaler run on Linux only")
+
 _POLL_SECONDS: Final = 0.005
 # proc(5): fields of /proc/self/stat behind the name, which is the second one.
 _ARG_START: Final = 48 - 3
