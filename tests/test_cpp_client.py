@@ -1,4 +1,4 @@
-"""The client for C++: its codec and its link on the conformance vectors, and its calls on real clusters, broken meanwhile."""
+"""The client for C++: its codec and link on the vectors, and its calls on real clusters, broken meanwhile."""
 
 from __future__ import annotations
 
