@@ -15,7 +15,7 @@ import pytest
 
 from scaler_client import task_context
 from scaler_client.calls import arguments as uploads_module
-from scaler_client.calls.arguments import ArgumentCache
+from scaler_client.calls.arguments import ArgumentCache, store
 from scaler_client.calls.encoding import PickledCalls
 from scaler_client.core.records import CallBlock, CallGroup
 from scaler_client.objects import rebuild
@@ -258,9 +258,7 @@ def test_reserialize_puts_it_again(writer: PickledCalls, storage: FakeStorage) -
     assert len(storage.puts) == 2
 
 
-def test_sources_give_what_is_alive_and_as_it_was(
-    writer: PickledCalls, arguments: ArgumentCache, storage: FakeStorage
-) -> None:
+def test_sources_give_what_is_alive_and_as_it_was(writer: PickledCalls, storage: FakeStorage) -> None:
     array, text = np.zeros(BIG), b"a" * BIG
     (of_array,), (of_text,), (of_list,) = (writer.write((value,), {})[1] for value in (array, text, [text]))
     for kept, value in ((of_array, array), (of_text, text)):
@@ -274,11 +272,27 @@ def test_sources_give_what_is_alive_and_as_it_was(
     assert source.payload() is not None
     del array, value
     assert source.payload() is None
-    sent = arguments.store(pickles.dump(Model()), partial(weak_source, model := Model(), pickles.dump))
+    stored_in = cast(ClientStorage, storage)
+    sent = store(stored_in, pickles.dump(Model()), partial(weak_source, model := Model(), pickles.dump))
     assert type(sent) is StoredPayload and sent.object.source is not None
     assert sent.object.source.payload() == sent.object.fetch()
     del model
     assert sent.object.source.payload() is None
+
+
+def test_what_is_sent_is_stored_without_a_hash_of_its_content(
+    storage: FakeStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads_module, "content_key", None)
+    arrays = [np.zeros(SHARED_BYTES), np.zeros(SHARED_BYTES)]
+    sent = [
+        store(cast(ClientStorage, storage), pickles.dump(array), partial(weak_source, array, pickles.dump))
+        for array in arrays
+    ]
+    assert len(storage.objects) == 2
+    for each in sent:
+        assert type(each) is StoredPayload and each.object.source is not None
+        assert each.object.source.payload() == each.object.fetch()
 
 
 def test_small_arguments_stay_in_their_calls(writer: PickledCalls, storage: FakeStorage) -> None:

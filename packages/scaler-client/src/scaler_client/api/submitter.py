@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from scaler_client.calls.arguments import ArgumentCache
+from scaler_client.calls.arguments import ArgumentCache, store
 from scaler_client.calls.encoding import Callee, Callees, CallWriter, PartCalls, PickledCalls
 from scaler_client.calls.environments import ClientEnvironment
 from scaler_client.calls.object_reference import ObjectReference, SentObjects
@@ -140,7 +140,7 @@ class CallSubmitter:
         """Store an object; see Client."""
         dump = self._writer.dump_object
         payload = dump(obj)
-        sent = self._objects.add(self._arguments.store(payload, partial(weak_source, obj, dump)))
+        sent = self._objects.add(store(self._io.storage, payload, partial(weak_source, obj, dump)))
         label = name if name is not None else f"object {sent.object_id.hex()[:8]}"
         label = label.encode() if isinstance(label, str) else label
         return ObjectReference(label, len(payload), sent, self._writer.load)

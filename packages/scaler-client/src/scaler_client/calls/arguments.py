@@ -97,19 +97,6 @@ class ArgumentCache:
         self._remember(value, found, handle)
         return handle
 
-    def store(self, payload: Payload, find_source: Callable[[bytes], RebuildSource | None]) -> bytes:
-        """The handle of a payload, or its bytes; a payload with known content is not put again. Raises ScalerError.
-
-        `find_source` makes the source for rebuilding from the checksum of the payload.
-        """
-        if len(payload) <= INLINE_LIMIT:
-            return bytes(payload)
-        self._drop_after_loss()
-        handle, found = self._put(payload, renew=False, soon=False)
-        if type(handle) is StoredPayload:
-            handle.object.set_source(find_source(found))
-        return handle
-
     def _put(self, payload: Payload, *, renew: bool, soon: bool) -> tuple[bytes, bytes]:
         """The handle of a payload, or its bytes, and the checksum of the bytes that were stored."""
         if len(payload) < SHARED_BYTES:  # it may be put without waiting, from a copy
@@ -119,9 +106,7 @@ class ArgumentCache:
         known = None if renew else self._by_content.get(key)
         if known is not None and known.error is None:
             return StoredPayload.of(known), found
-        copying = CheckedCopy() if isinstance(payload, BufferedPickle) else None
-        handle = self._storage.store(payload, soon=soon, copying=copying)
-        stored_checksum = found if copying is None else copying.checksum
+        handle, stored_checksum = _stored(self._storage, payload, lambda: found, soon=soon)
         if type(handle) is StoredPayload and stored_checksum == found:
             self._by_content[key] = handle.object
         return handle, stored_checksum
@@ -155,6 +140,26 @@ class ArgumentCache:
         stored.set_source(weak_source(value, pickles.dump, found))
         with contextlib.suppress(TypeError):  # without a weak reference its id may be reused unnoticed
             self._mutable[key] = _MutableEntry(weakref.ref(value, _forgetter(self._mutable, key)), found, handle)
+
+
+def store(storage: ClientStorage, payload: Payload, find_source: Callable[[bytes], RebuildSource | None]) -> bytes:
+    """The handle of a payload, which is put whatever else is known, or its bytes. Raises ScalerError.
+
+    `find_source` makes the source for rebuilding from the checksum of the payload.
+    """
+    if len(payload) <= INLINE_LIMIT:
+        return bytes(payload)
+    handle, found = _stored(storage, payload, lambda: checksum(payload), soon=False)
+    if type(handle) is StoredPayload:
+        handle.object.set_source(find_source(found))
+    return handle
+
+
+def _stored(storage: ClientStorage, payload: Payload, find: Callable[[], bytes], *, soon: bool) -> tuple[bytes, bytes]:
+    """The handle of a payload that is put now, or its bytes, and its checksum; `find` gives that of bytes."""
+    copying = CheckedCopy() if isinstance(payload, BufferedPickle) else None
+    handle = storage.store(payload, soon=soon, copying=copying)
+    return handle, find() if copying is None else copying.checksum
 
 
 def _forgetter(entries: dict[int, Any], key: int) -> Callable[[Any], None]:
