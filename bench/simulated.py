@@ -12,18 +12,19 @@ from itertools import count, islice
 from scaler_io.links.streams import HEADER
 from scaler_io.transport.publishing import Publisher
 from scaler_protocol.addresses import Address
+from scaler_protocol.byte_planes import to_planes
 from scaler_protocol.codec import encode
 from scaler_protocol.messages import Message, Status, WorkerState
 from scaler_protocol.monitoring import (
     PACKED_BATCH,
-    PACKED_TASK,
+    PACKED_ID,
     EventKind,
     MonitorStatus,
     StorageStatus,
     TaskEvents,
     TaskStep,
 )
-from scaler_protocol.profiles import PROFILE
+from scaler_protocol.profiles import PROFILE, Profile
 
 WORKERS_PER_AGENT = 20
 FUNCTIONS = 60
@@ -107,29 +108,31 @@ class SimulatedScheduler:
     def events(self, tasks: int) -> TaskEvents:
         """Events of this many tasks, from submission to end."""
         now, draw = time.time(), self._random.random
-        packed_batches, ids, statuses, profiles = bytearray(), bytearray(), bytearray(), bytearray()
+        packed_batches, runs, ids, statuses, profiles = (bytearray() for _ in range(5))
         batches = -(-tasks // BATCH)
         for _ in range(batches):
             members = list(islice(self._next, BATCH))
-            packed = b"".join(PACKED_TASK.pack(SESSION + member) for member in members)
+            packed = b"".join(PACKED_ID.pack(SESSION + member) for member in members)
             agent = self._random.choice(self._agents)
             group = self._group_base + self._random.randrange(FUNCTIONS)
-            packed_batches += PACKED_BATCH.pack(TaskStep.WAITING, group, BATCH, -0.2, 0)
-            packed_batches += PACKED_BATCH.pack(TaskStep.ASSIGNED, agent, BATCH, -0.1, members[0])
-            packed_batches += PACKED_BATCH.pack(TaskStep.ENDED, agent, BATCH, 0.0, 0)
+            packed_batches += PACKED_BATCH.pack(TaskStep.WAITING, group, BATCH, -200_000)
+            packed_batches += PACKED_BATCH.pack(TaskStep.ASSIGNED, agent, BATCH, -100_000)
+            runs += PACKED_ID.pack(members[0])
+            packed_batches += PACKED_BATCH.pack(TaskStep.ENDED, agent, BATCH, 0)
             ids += packed * 3
             for _ in members:
                 statuses.append(Status.RAISED if draw() < 0.1 else Status.VALUE)
                 worker = self._random.randrange(WORKERS_PER_AGENT)
                 pid = 10_000 + (agent - 1) * WORKERS_PER_AGENT + worker
-                profiles += PROFILE.pack(int(1e5 * draw()), int(1e4 * draw()), int(1e8 * draw()), pid, worker, 1)
+                profiles += Profile(int(1e5 * draw()), int(1e4 * draw()), int(1e8 * draw()), pid, worker, 1).packed()
         self.ended += batches * BATCH
         return TaskEvents(
             since=now,
-            batches=bytes(packed_batches),
-            tasks=bytes(ids),
-            statuses=bytes(statuses),
-            profiles=bytes(profiles),
+            batches=to_planes(packed_batches, PACKED_BATCH.size),
+            runs=to_planes(runs, PACKED_ID.size),
+            tasks=to_planes(ids, PACKED_ID.size),
+            statuses=to_planes(statuses, 1),
+            profiles=to_planes(profiles, PROFILE.size),
         )
 
 

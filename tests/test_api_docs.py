@@ -40,7 +40,7 @@ PUBLIC: dict[type, str] = {
     WorkerHost: "capabilities host manager workers",
     ClientExecutor: "map shutdown submit",
     OptionedCalls: "imap imap_unordered map starmap submit",
-    ProfilingInfo: "attempt cpu_time_s duration_s duration_us memory_peak peak_memory worker",
+    ProfilingInfo: "attempt cpu_time_s duration_s duration_us fetch_time_s memory_peak peak_memory store_time_s worker",
     CurrentTask: "attempt id worker",
 }
 """What does not begin with an underscore, of each class that users hold instances of or derive from."""

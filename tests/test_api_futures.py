@@ -242,8 +242,13 @@ def test_profiles(client: Client, gate: Gate) -> None:
     assert info.duration_us == pytest.approx(info.duration_s * 1e6, abs=1)
     assert info.memory_peak == info.peak_memory > 1 << 20
     assert info.attempt == 1 and isinstance(info.worker, str) and info.worker
+    assert info.fetch_time_s == info.store_time_s == 0.0
     failed = client.submit(explode, "x")
     assert failed.exception(SECONDS) is not None and failed.profiling_info().attempt == 1
+    moved = client.submit(lambda data: bytes(9 * len(data)), bytes(1 << 20))
+    assert len(moved.result(SECONDS)) == 9 << 20
+    info = moved.profiling_info()
+    assert info.fetch_time_s > 0 < info.store_time_s and info.fetch_time_s + info.store_time_s <= info.duration_s
 
 
 def test_futures_are_arguments_at_any_depth(client: Client, gate: Gate) -> None:

@@ -13,12 +13,14 @@ from typing import Any, get_args
 
 from scaler_io.links.streams import HEADER, join
 from scaler_protocol import schema
+from scaler_protocol.byte_planes import to_planes
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import MalformedMessageError, ScalerError
 from scaler_protocol.limits import limit_of
 from scaler_protocol.messages import Group, Message
-from scaler_protocol.monitoring import PACKED_BATCH
+from scaler_protocol.monitoring import PACKED_BATCH, PACKED_ID
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.profiles import PROFILE
 
 VECTORS = Path(__file__).resolve().parent.parent / "tests" / "conformance" / "messages.json"
 ENTRIES = 2
@@ -34,7 +36,10 @@ CANDIDATES: dict[str, tuple[tuple[Any, ...], ...]] = {
         (bytes(range(20)), bytes(range(20, 40))),
         (bytes(range(32)), bytes(32)),
         (bytes(72), b""),
-        (bytes(PACKED_BATCH.size), b""),
+        *(
+            (to_planes(bytes(range(2 * size)), size), b"")
+            for size in (PACKED_BATCH.size, PACKED_ID.size, 1, PROFILE.size)
+        ),
     ),
     "bool": ((True, False),),
     "float64": ((1.5, 0.25),),

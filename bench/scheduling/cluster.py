@@ -34,7 +34,7 @@ from scaler_protocol.messages import (
     pieces_of,
 )
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.profiles import PROFILE
+from scaler_protocol.profiles import Profile
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import PERMITTED, SchedulerCore
 
@@ -120,7 +120,7 @@ class Host(Peer):
             ended.append(heapq.heappop(self.ends))
             self._start(at)
         if ended:
-            profiles = b"".join(PROFILE.pack(int(seconds * 1e6), 0, 0, 0, 0, 1) for _, _, _, seconds in ended)
+            profiles = b"".join(_profile(run % self.workers, seconds) for _, run, _, seconds in ended)
             tasks, runs = [task for _, _, task, _ in ended], [run for _, run, _, _ in ended]
             results = Payloads([RESULT] * len(ended))
             self.uplink.send(Done(tasks, (0,) * len(ended), results, runs, profiles=profiles, agent=self.name))
@@ -138,8 +138,18 @@ class Host(Peer):
         return AgentStatus(
             0.01, 40 << 20, 8 << 30, len(self.queue), [f"Worker[{at}]" for at in range(self.workers)],
             range(10_000, 10_000 + self.workers), [WorkerState.RUNNING if run else WorkerState.IDLE for run in runs],
-            runs, [0.5] * self.workers, [50 << 20] * self.workers, [0] * self.workers,
+            runs, [self.random.random() for _ in runs], [_memory(worker) for worker in range(self.workers)],
+            [0] * self.workers,
         )  # fmt: skip
+
+
+def _profile(worker: int, seconds: float) -> bytes:
+    """What a worker reports of a run."""
+    return Profile(int(seconds * 1e6), int(seconds * 9e5), _memory(worker), 10_000 + worker, worker, 1).packed()
+
+
+def _memory(worker: int) -> int:
+    return (50 << 20) + 4096 * (worker * 997 % 1000)
 
 
 class Caller(Peer):

@@ -15,7 +15,7 @@ from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import first_task
 from scaler_protocol.messages import Done, Group, Message, NeedTasks, Reconcile, Release, Resend, Run, Submit, pieces_of
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.profiles import PROFILE
+from scaler_protocol.profiles import Profile
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import SchedulerCore
 
@@ -91,7 +91,7 @@ class LoneCore(SchedulerCore):
         """An agent reports that these runs have ended."""
         count = len(run.tasks)
         runs = range(run.first_run, run.first_run + count)
-        profiles = PROFILE.pack(1, 0, 0, 0, 0, 1) * count
+        profiles = Profile(1, 0, 0, 0, 0, 1).packed() * count
         done = Done(run.tasks, (0,) * count, Payloads([RESULT] * count), runs, profiles=profiles, agent="host")
         self.hear(peer, done, now)
 

@@ -38,7 +38,7 @@ from scaler_protocol.messages import (
     pieces_of,
 )
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.profiles import PROFILE
+from scaler_protocol.profiles import Profile
 from support.fake_services import ANY_PORT, FakeService
 
 
@@ -272,7 +272,7 @@ class FakeCluster:
             done.setdefault(peer, []).append((task, *outcome))
         for peer, outcomes in [(peer, some) for peer, all_of in done.items() for some in pieces_of(all_of)]:
             tasks, statuses, results = zip(*outcomes, strict=True)
-            profiles = b"".join(PROFILE.pack(1500, 1000, 4096, 7, 3, 1) for _ in tasks)
+            profiles = b"".join(Profile(1500, 1000, 4096, 7, 3, 1).packed() for _ in tasks)
             message = Done(tasks, statuses, Payloads(results), runs=tasks, profiles=profiles, agent="host")
             self._service.hub.send(peer, message)
         return bool(done)

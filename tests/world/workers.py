@@ -13,7 +13,7 @@ from scaler_io.simulation.network import MemoryNetwork
 from scaler_protocol.errors import ObjectNotFoundError, describe
 from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import Message, Status
-from scaler_protocol.profiles import PROFILE
+from scaler_protocol.profiles import Profile
 from scaler_worker.agent.core.events import Define, SendTasks, TailRecalled
 from scaler_worker.agent.core.in_flight import LONGEST_SWEEP_SECONDS
 from scaler_worker.agent.core.records import NO_RUN, SEPARATE, Entry
@@ -245,7 +245,7 @@ class SimulatedWorker:
             raised, status, payload = True, Status.FAILED, describe(ObjectNotFoundError("object ab is not there"))
         micros = round(plan.seconds * self._host.slowness * 1e6)
         memory = 2**20 + len(self._host.history)  # no two runs are measured alike
-        profile = PROFILE.pack(micros, micros, memory, 1000 + self.number, self.number, execution.attempt)
+        profile = Profile(micros, micros, memory, 1000 + self.number, self.number, execution.attempt).packed()
         self.now, self._children = None, []
         if not raised:
             self._made = {execution.task: payload}

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import strategies as st
 
 from scaler_protocol import codec, limits, schema
+from scaler_protocol.byte_planes import to_planes
 from scaler_protocol.messages import Group, Message
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.ranges import (
@@ -28,6 +29,7 @@ from scaler_protocol.ranges import (
     Flag,
     Grouped,
     Limit,
+    Planes,
     Positions,
     Real,
     Records,
@@ -180,7 +182,10 @@ def related(draw: st.DrawFn, relation: Relation, values: dict[str, Any]) -> Any:
                 values["inputs"] = Payloads(())
         return ()
     if isinstance(relation, Records):
-        return bytes(relation.size * (len(values[relation.of]) if relation.of else draw(st.integers(0, 3))))
+        return bytes(relation.size * len(values[relation.of]))
+    if isinstance(relation, Planes):
+        count = draw(st.integers(0, 3))
+        return to_planes(draw(st.binary(min_size=count * relation.size, max_size=count * relation.size)), relation.size)
     if isinstance(relation, Grouped):
         values["groups"] = values["groups"] or (draw(groups()),)
         return entries

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scaler_protocol import limits
+from scaler_protocol.byte_planes import to_planes
 from scaler_protocol.capabilities import capabilities
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import CapabilityError, InvalidFieldError, MalformedMessageError, ScalerError
@@ -32,7 +33,7 @@ from scaler_protocol.messages import (
 from scaler_protocol.monitoring import TaskEvents
 from scaler_protocol.objects import Reference
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.ranges import Anything, Column, Real, Records, Text
+from scaler_protocol.ranges import Anything, Column, Planes, Real, Records, Text
 from scaler_protocol.storage import PutObject
 from support.examples import examples
 
@@ -108,10 +109,12 @@ CONTRADICTIONS: list[tuple[Message, str]] = [
     (Run(1, [GROUP], [5], Payloads([b""]), inputs_stored=[0]), "Run.inputs_stored names position 0"),
     (Run(1, [GROUP], [5], Payloads([b""]), inputs_awaited=[0]), "Run.inputs_awaited names position 0"),
     (Done([5], [0], Payloads([b""]), stored=[1]), "Done.stored names position 1"),
-    (Done([5], [0], Payloads([b""]), profiles=bytes(31)), "Done.profiles has 31 bytes, not 36 for each of 1 tasks"),
+    (Done([5], [0], Payloads([b""]), profiles=bytes(31)), "Done.profiles has 31 bytes, not 44 for each of 1 tasks"),
     (Functions([ID], ["f"], Payloads([b""]), bodies_stored=[1]), "Functions.bodies_stored names position 1"),
     (Inputs([5], [6], [0], Payloads([b""]), stored=[3]), "Inputs.stored names position 3"),
-    (TaskEvents(batches=bytes(30)), "TaskEvents.batches has 30 bytes, not a multiple of 29"),
+    (TaskEvents(tasks=bytes(4)), "TaskEvents.tasks has 4 bytes, too few for planes of records of 8 bytes"),
+    (TaskEvents(tasks=bytes(30)), "TaskEvents.tasks begins with 0000000000, which is not the head of 1 to 16,777,216"),
+    (TaskEvents(tasks=to_planes(bytes(16), 8)[:-1]), "TaskEvents.tasks has 12 bytes, not 13 for 2 records"),
 ]
 
 
@@ -149,7 +152,7 @@ def test_the_table_names_fields_that_are_there(wire: Wire) -> None:
             assert isinstance(limit, Column) == types[field][1], f"{name}.{field}"
     for name, relations in limits.RELATIONS.items():
         for relation in relations:
-            assert wire.schema_types(kinds[name])[relation.column][1] or isinstance(relation, Records)
+            assert wire.schema_types(kinds[name])[relation.column][1] or isinstance(relation, Records | Planes)
 
 
 def test_callers_are_told_what_is_wrong() -> None:

@@ -6,9 +6,9 @@ from scaler_protocol.profiles import NO_PROFILE, PROFILE, Profile, profile_at
 
 
 def test_a_record_is_fixed() -> None:
-    one = Profile(1_500_000, 2, 3 << 30, 4711, 7, 2)
-    packed = PROFILE.pack(*one)
-    assert len(packed) == PROFILE.size == 36
+    one = Profile(1_500_000, 2, 3 << 30, 4711, 7, 2, 5, 6)
+    packed = one.packed()
+    assert len(packed) == PROFILE.size == 44
     assert packed == (
         (1_500_000).to_bytes(8, "little")
         + (2).to_bytes(8, "little")
@@ -16,9 +16,11 @@ def test_a_record_is_fixed() -> None:
         + (4711).to_bytes(4, "little")
         + (7).to_bytes(4, "little")
         + (2).to_bytes(4, "little")
+        + (5).to_bytes(4, "little")
+        + (6).to_bytes(4, "little")
     )
     assert profile_at(NO_PROFILE + packed, 1) == one
 
 
 def test_a_task_that_never_ran_has_none() -> None:
-    assert bytes(36) == NO_PROFILE and profile_at(NO_PROFILE, 0) == Profile(0, 0, 0, 0, 0, 0)
+    assert bytes(44) == NO_PROFILE and profile_at(NO_PROFILE, 0) == Profile(0, 0, 0, 0, 0, 0)

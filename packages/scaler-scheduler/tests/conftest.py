@@ -12,13 +12,14 @@ import pytest
 from scaler_io.links.effects import Effect, Log, Send
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_protocol import messages
+from scaler_protocol.byte_planes import from_planes
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import first_task, function_id
 from scaler_protocol.messages import Done, Group, Run, Status, Submit
-from scaler_protocol.monitoring import PACKED_BATCH, TaskEvents, TaskStep
+from scaler_protocol.monitoring import PACKED_BATCH, PACKED_ID, TaskEvents, TaskStep
 from scaler_protocol.payloads import NONE, Payloads
-from scaler_protocol.profiles import PROFILE
+from scaler_protocol.profiles import Profile
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import SchedulerCore
 from scaler_scheduler.core.effects import WriteDump
@@ -46,8 +47,8 @@ class TinyMonitor:
         if (events := state.event_log.take(0.0)) is not None:
             written = decode([bytes(frame) for frame in encode(events)])
             assert isinstance(written, TaskEvents)
-            ids = iter(memoryview(written.tasks).cast("Q"))
-            for step, _, count, _, _ in PACKED_BATCH.iter_unpack(written.batches):
+            ids = iter(memoryview(from_planes(written.tasks, PACKED_ID.size)).cast("Q"))
+            for step, _, count, _ in PACKED_BATCH.iter_unpack(from_planes(written.batches, PACKED_BATCH.size)):
                 for task in islice(ids, count):
                     if step in (TaskStep.ENDED, TaskStep.CANCELLED):
                         self.steps.pop(task, None)
@@ -176,7 +177,7 @@ class SchedulerDriver:
     ) -> None:
         """The agent reports these runs as ended, after as many seconds."""
         self.now += seconds
-        profile = PROFILE.pack(int(seconds * 1e6), 1, 1, 1, 0, 1)
+        profile = Profile(int(seconds * 1e6), 1, 1, 1, 0, 1).packed()
         count = len(runs)
         payloads = Payloads([result] * count) if count else NONE
         self.feed(

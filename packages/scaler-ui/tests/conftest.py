@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from scaler_protocol.messages import WorkerState
-from scaler_protocol.monitoring import PACKED_BATCH, MonitorMessage, MonitorStatus, TaskEvents, TaskStep
-from scaler_protocol.profiles import PROFILE
+from scaler_protocol.byte_planes import to_planes
+from scaler_protocol.messages import Status, WorkerState
+from scaler_protocol.monitoring import PACKED_BATCH, PACKED_ID, MonitorMessage, MonitorStatus, TaskEvents, TaskStep
+from scaler_protocol.profiles import PROFILE, Profile
 from scaler_ui.model.model import MonitorModel
 
 RUNTIME = "Python 3.11 with cloudpickle 3.1"
-PROFILE_BYTES = PROFILE.pack(1500, 900, 2_000_000, 77, 0, 1)
+PROFILE_BYTES = Profile(1500, 900, 2_000_000, 77, 0, 1).packed()
 
 
 def status(workers: int = 3, **changes: Any) -> MonitorStatus:
@@ -80,15 +81,26 @@ def status(workers: int = 3, **changes: Any) -> MonitorStatus:
     return replace(made, **changes)
 
 
-def batch(step: int, subject: int, *tasks: int, time: float = 1000.0, first_run: int = 0, **more: Any) -> TaskEvents:
-    """One batch."""
-    ended = step == TaskStep.ENDED
+def batch(
+    step: int,
+    subject: int,
+    *tasks: int,
+    time: float = 1000.0,
+    first_run: int = 0,
+    statuses: bytes = b"",
+    profiles: bytes = b"",
+    **more: Any,
+) -> TaskEvents:
+    """One batch; `statuses` and `profiles` are records, of an ENDED one by default those of tasks without faults."""
+    if step == TaskStep.ENDED:
+        statuses, profiles = statuses or bytes(len(tasks)), profiles or PROFILE_BYTES * len(tasks)
     made = TaskEvents(
         since=time,
-        batches=PACKED_BATCH.pack(step, subject, len(tasks), 0.0, first_run),
-        tasks=struct.pack(f"<{len(tasks)}Q", *tasks),
-        statuses=bytes(len(tasks)) if ended else b"",
-        profiles=PROFILE_BYTES * len(tasks) if ended else b"",
+        batches=to_planes(PACKED_BATCH.pack(step, subject, len(tasks), 0), PACKED_BATCH.size),
+        runs=to_planes(PACKED_ID.pack(first_run), PACKED_ID.size) if step == TaskStep.ASSIGNED else b"",
+        tasks=to_planes(struct.pack(f"<{len(tasks)}Q", *tasks), PACKED_ID.size),
+        statuses=to_planes(statuses, 1),
+        profiles=to_planes(profiles, PROFILE.size),
     )
     return replace(made, **more)
 
@@ -108,6 +120,28 @@ def model_of(*messages: MonitorMessage, now: float = 50.0) -> MonitorModel:
     return model
 
 
+def square_roots() -> MonitorModel:
+    """A model of 70 tasks: of the first 60, which call math:sqrt, 30 have ended and one has raised."""
+    return model_of(
+        status(40, at=1000.0, succeeded=0),
+        groups((9, "math:sqrt", 7, 0, "", ""), (8, "time:sleep", 7, 0, "", "")),
+        batch(TaskStep.WAITING, 9, *range(1, 61)),
+        batch(TaskStep.WAITING, 8, *range(61, 71), time=1000.5),
+        batch(TaskStep.ENDED, 1, *range(1, 31), time=1001.0),
+        batch(TaskStep.ENDED, 1, 31, statuses=bytes([Status.RAISED]), time=1001.0),
+        TaskEvents(
+            text_numbers=(1, 2),
+            text_kinds=(3, 1),
+            text_subjects=("vm", ""),
+            text_times=(1.0, 2.0),
+            text_levels=(20, 30),
+            text_tasks=(0, 31),
+            texts=("came", "a run was lost"),
+        ),
+        status(40, at=1002.0, succeeded=100),
+    )
+
+
 class Publications:
     """What tests take from here."""
 
@@ -115,6 +149,7 @@ class Publications:
     batch = staticmethod(batch)
     groups = staticmethod(groups)
     model_of = staticmethod(model_of)
+    square_roots = staticmethod(square_roots)
     runtime = RUNTIME
 
 

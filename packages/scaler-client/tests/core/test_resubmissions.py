@@ -7,7 +7,7 @@ from scaler_client.core.resubmissions import RESUBMISSION_LIMIT, Resubmissions
 from scaler_protocol.errors import ObjectNotFoundError, describe
 from scaler_protocol.messages import Done, Group, Status
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.profiles import NO_PROFILE, PROFILE
+from scaler_protocol.profiles import NO_PROFILE, Profile
 
 TASK = 5
 LOST = describe(ObjectNotFoundError("object ab is not there"))
@@ -21,7 +21,7 @@ class Call:
 
 def is_repeated(counts: Resubmissions, run: int) -> bool:
     """Tell of a failure, and have the task submitted again if that is allowed."""
-    profile = PROFILE.pack(run, run, 0, 1, 1, 1) if run else NO_PROFILE
+    profile = Profile(run, run, 0, 1, 1, 1).packed() if run else NO_PROFILE
     done = Done([TASK], [Status.FAILED], Payloads([LOST]), profiles=profile)
     kept = counts.keep_failures(done, {TASK: Call()})  # type: ignore[dict-item]
     counts.take_failures(kept)

@@ -28,7 +28,7 @@ from scaler_client.futures.futures import FailedArgumentError, ScalerFuture, fin
 from scaler_client.futures.waiters import ThreadWaiter, due_callbacks
 from scaler_protocol.errors import DeserializeError, WorkerDiedError, describe, restore
 from scaler_protocol.messages import Encoding, Group, Status
-from scaler_protocol.profiles import PROFILE
+from scaler_protocol.profiles import Profile
 
 
 class FutureDesk:
@@ -71,7 +71,7 @@ def make(desk: FutureDesk, task: int = 1) -> ScalerFuture[Any]:
 
 
 def settle(future: ScalerFuture[Any], status: int = Status.VALUE, payload: bytes = pickle.dumps("value")) -> None:
-    profiles = PROFILE.pack(2_500_000, 1_000_000, 4096, 1, 2, 3)
+    profiles = Profile(2_500_000, 1_000_000, 4096, 1, 2, 3).packed()
     deliver(Deliver([future], [future.task_id], [status], [payload], RunReports([future.task_id], profiles, "host")))
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from scaler_protocol.handshake import Role, ServiceKind
 from scaler_protocol.ids import WORKER_ID_BYTES
 from scaler_protocol.messages import MESSAGE_GROUPS, MESSAGE_IDS, MESSAGE_NEEDS
-from scaler_protocol.monitoring import PACKED_BATCH, PACKED_EDGE, PACKED_TASK, EventKind
+from scaler_protocol.monitoring import PACKED_BATCH, PACKED_EDGE, PACKED_ID, EventKind
 from scaler_protocol.profiles import PROFILE
 from scaler_protocol.ranges import (
     Acyclic,
@@ -25,6 +25,7 @@ from scaler_protocol.ranges import (
     Flag,
     Grouped,
     Limit,
+    Planes,
     Positions,
     Real,
     Records,
@@ -338,9 +339,12 @@ RELATIONS: Final[Mapping[str, Sequence[Relation]]] = {
     "Inputs": (Positions("stored", "results"),),
     "TaskList": (Positions("stored", "results"),),
     "TaskEvents": (
-        Records("batches", PACKED_BATCH.size),
-        Records("tasks", PACKED_TASK.size),
-        Records("edges", PACKED_EDGE.size),
+        Planes("batches", PACKED_BATCH.size),
+        Planes("runs", PACKED_ID.size),
+        Planes("tasks", PACKED_ID.size),
+        Planes("statuses", 1),
+        Planes("profiles", PROFILE.size),
+        Planes("edges", PACKED_EDGE.size),
     ),
     "MonitorHistory": (Records("failure_profiles", PROFILE.size, of="failure_tasks"),),
 }

@@ -426,6 +426,7 @@ struct TaskEvents {
   edgeFirstTasks @24 :List(UInt64);
   edgeCounts @25 :List(UInt32);
   edges @26 :Data;
+  runs @27 :Data;
 }
 struct AskWhy {
   task @0 :UInt64;

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Final
 
 from scaler_protocol.lazy_dataclass import dataclass
 
-PACKED_BATCH = struct.Struct("<BQIdQ")
-"""A batch in `TaskEvents.batches`: step, subject, how many tasks, seconds after `since`, first run."""
-PACKED_TASK = struct.Struct("<Q")
-"""A task id in `TaskEvents.tasks`."""
+PACKED_BATCH = struct.Struct("<BQIq")
+"""A batch in `TaskEvents.batches`: step, subject, how many tasks, microseconds after `since`."""
+PACKED_ID = struct.Struct("<Q")
+"""The id of a task in `TaskEvents.tasks`, of a run in `TaskEvents.runs`."""
 PACKED_EDGE = struct.Struct("<II")
 """An edge in `TaskEvents.edges`: a node of a graph and one that it needs, both counted from the first node."""
 DURATION_BOUNDS: Final = (
@@ -77,7 +77,7 @@ class MonitorStatus:
             "agent_disks_free", "agent_shared_free",
         ),
         (
-            "worker_agents", "worker_names", "worker_pids", "worker_states", "worker_runs", "worker_cpus",
+            "worker_states", "worker_agents", "worker_names", "worker_pids", "worker_runs", "worker_cpus",
             "worker_rsses", "worker_queues", "worker_seconds",
         ),
         ("function_names", "function_counts", "function_seconds", "function_runs", "function_run_seconds"),
@@ -93,10 +93,8 @@ class MonitorStatus:
         ("waiting_capabilities", "waiting_tasks", "waiting_shortages"),
         ("duration_bounds", "run_buckets", "wait_buckets"),
     )  # fmt: skip
-    OPTIONAL: ClassVar = frozenset({
-        "agent_names", "agent_hosts", "agent_capabilities", "agent_runtimes", "agent_managers", "agent_units",
-        "worker_names",
-    })  # fmt: skip
+    OPTIONAL: ClassVar = frozenset((*COLUMNS[3][1:], *COLUMNS[4][1:]))
+    """Those of agents and workers, but the first."""
 
     incarnation: int
     at: float
@@ -198,14 +196,19 @@ class MonitorStatus:
 
 
 def changes(status: MonitorStatus, before: MonitorStatus) -> MonitorStatus:
-    """The status without the OPTIONAL columns that are as in the one before: texts, which take most of the message."""
+    """The status without the OPTIONAL columns that are as in the one before, and without `worker_seconds`.
+
+    A monitor that has heard the one before has seen since when each run goes on.
+    """
     columns = MonitorStatus.OPTIONAL
     same: dict[str, Any] = {column: () for column in columns if getattr(status, column) == getattr(before, column)}
-    return replace(status, **same)
+    return replace(status, **same | {"worker_seconds": ()})
 
 
 def completed(status: MonitorStatus, before: MonitorStatus | None) -> MonitorStatus | None:
     """The status with the columns that `changes` has left out; None if those of the one before do not fit."""
+    if before is not None and not status.worker_seconds:
+        before = replace(before, worker_seconds=(0.0,) * len(status.worker_states))
     left_out: dict[str, Any] = {}
     for columns in MonitorStatus.COLUMNS:
         for column in MonitorStatus.OPTIONAL.intersection(columns):
@@ -221,11 +224,11 @@ class TaskEvents:
     """What happened to tasks, in batches and in order, and what the log says; times are seconds since 1970.
 
     A batch is a step, its subject, a time and so many tasks: `batches` holds one PACKED_BATCH for each. `tasks` holds
-    the packed ids of all batches one behind the other; `statuses` (one byte each) and `profiles` those of the ENDED
-    ones. The `group_…` columns describe groups before a batch names them. The `edge_…` columns say of each piece of a
-    graph that was submitted which graph it is, the id of the graph's first node, and how many of the PACKED_EDGE
-    records of `edges` are of this piece. The numbers of texts, and of what tasks have printed, grow while the scheduler
-    runs.
+    the packed ids of all batches one behind the other, `runs` the run of the first task of each ASSIGNED one;
+    `statuses` (one byte each) and `profiles` are those of the ENDED ones. These columns, and `edges`, are byte planes.
+    The `group_…` columns describe groups before a batch names them. The `edge_…` columns say of each piece of a graph
+    that was submitted which graph it is, the id of the graph's first node, and how many of the PACKED_EDGE records of
+    `edges` are of this piece. The numbers of texts, and of what tasks have printed, grow while the scheduler runs.
     """
 
     COLUMNS: ClassVar = (
@@ -270,6 +273,7 @@ class TaskEvents:
     edge_first_tasks: Sequence[int] = ()
     edge_counts: Sequence[int] = ()
     edges: bytes = b""
+    runs: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-PROFILE = struct.Struct("<QQQIII")
-"""Little-endian: duration and CPU time in microseconds, peak memory in bytes, process id, worker number, attempt."""
+PROFILE = struct.Struct("<QQQIIIII")
+"""Little-endian: duration and CPU time in microseconds, peak memory in bytes, process id, worker number, attempt, and
+the microseconds of the duration in which objects were fetched, and in which the result was stored."""
+LONGEST_TRANSFER_US: Final = 2**32 - 1
 
 
 class Profile(NamedTuple):
@@ -18,9 +20,15 @@ class Profile(NamedTuple):
     pid: int
     worker: int
     attempt: int
+    fetch_us: int = 0
+    store_us: int = 0
+
+    def packed(self) -> bytes:
+        """The record."""
+        return PROFILE.pack(*self)
 
 
-NO_PROFILE = PROFILE.pack(0, 0, 0, 0, 0, 0)
+NO_PROFILE = bytes(PROFILE.size)
 """For a task that never ran."""
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from scaler_protocol.byte_planes import fault_of_planes
 from scaler_protocol.lazy_dataclass import dataclass
 
 
@@ -320,20 +321,29 @@ class Distinct(Relation):
 
 @dataclass(frozen=True, slots=True)
 class Records(Relation):
-    """Bytes that are records of `size` bytes: one for each entry of `of` (if given), or none."""
+    """Bytes that are records of `size` bytes, one for each entry of `of`, or none."""
 
     column: str
     size: int
-    of: str = ""
+    of: str
 
     def fault(self, message: Any) -> str:
         size = len(getattr(message, self.column))
-        if not self.of:
-            return f"has {size:,} bytes, not a multiple of {self.size}" if size % self.size else ""
         count = len(getattr(message, self.of))
         return (
             "" if size == self.size * count else f"has {size:,} bytes, not {self.size} for each of {count:,} {self.of}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Planes(Relation):
+    """Bytes that are byte planes of records of `size` bytes, or none."""
+
+    column: str
+    size: int
+
+    def fault(self, message: Any) -> str:
+        return fault_of_planes(getattr(message, self.column), self.size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,7 @@ def any_message(draw: st.DrawFn) -> Any:
         if isinstance(relation, Positions):
             values[relation.column] = _positions(draw, relation, values)
         elif isinstance(relation, Records):
-            values[relation.column] = bytes(relation.size * lengths.get(relation.of, 0))
+            values[relation.column] = bytes(relation.size * lengths[relation.of])
     return kind(**values)
 
 

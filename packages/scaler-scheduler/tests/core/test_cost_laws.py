@@ -15,7 +15,7 @@ from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import first_task, function_id
 from scaler_protocol.messages import AgentStatus, Done, Group, Release, Run, Submit
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.profiles import PROFILE
+from scaler_protocol.profiles import Profile
 from scaler_scheduler.core import session_ends
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import SchedulerCore
@@ -87,7 +87,7 @@ class Scheduler:
     def end(self, number: int) -> None:
         """An agent ends its oldest run of 10 ms, and the client releases the outcome."""
         run, task = self.runs[agent(number)].pop(0)
-        profile = PROFILE.pack(10_000, 0, 0, 0, 0, 1)
+        profile = Profile(10_000, 0, 0, 0, 0, 1).packed()
         self.core.handle(agent(number), Done((task,), (0,), Payloads((b"r",)), (run,), profiles=profile), self.now)
         self.core.handle(CLIENT, Release((task,)), self.now)
 

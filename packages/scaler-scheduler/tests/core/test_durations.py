@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler_protocol.monitoring import DURATION_BOUNDS, MonitorStatus
-from scaler_protocol.profiles import NO_PROFILE, PROFILE
+from scaler_protocol.profiles import NO_PROFILE, Profile
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.durations import Durations
 from scaler_scheduler.core.lane_ages import AGE_SECONDS, AGE_SHARE, LaneAges
@@ -29,7 +29,7 @@ def status(driver: SchedulerDriver) -> MonitorStatus:
 @given(st.lists(st.sampled_from([0, 1, 999, 1000, 1001, 3000, 10**6, 30_000 * 10**6, LONG])))
 def test_runs_and_waits_are_counted_alike(microseconds: list[int]) -> None:
     runs, waits = Durations(), Durations()
-    runs.add_runs(b"".join([PROFILE.pack(each, 5, 7, 4711, 1, 1) + NO_PROFILE for each in microseconds]))
+    runs.add_runs(b"".join([Profile(each, 5, 7, 4711, 1, 1).packed() + NO_PROFILE for each in microseconds]))
     waits.add_waits([(-each / 1e6, 1) for each in microseconds], 0.0)
     buckets, count, seconds = runs.read()
     assert (buckets, count) == waits.read()[:2] and abs(seconds - sum(microseconds) / 1e6) < 1e-3
@@ -48,7 +48,7 @@ def test_waits_end_when_they_are_told() -> None:
 
 
 def test_runs_that_nobody_reads_are_counted_without_a_bound_on_their_number() -> None:
-    durations, profile = Durations(), PROFILE.pack(2000, 0, 0, 1, 0, 1)
+    durations, profile = Durations(), Profile(2000, 0, 0, 1, 0, 1).packed()
     for _ in range(100):
         durations.add_runs(profile * 1000)
     assert len(durations._profiles) < 2**21

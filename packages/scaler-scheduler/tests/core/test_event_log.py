@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from scaler_protocol.byte_planes import from_planes
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.ids import first_task, function_id
 from scaler_protocol.messages import Group, Status, Submit
@@ -54,7 +55,7 @@ def test_numbers_of_groups_agents_and_graphs_go_beyond_32_bits(driver: Scheduler
     events = decode([bytes(frame) for frame in encode(told)])
     assert isinstance(events, TaskEvents)
     numbers = [state.agents[agent].number for agent in agents]
-    batches = list(PACKED_BATCH.iter_unpack(events.batches))
+    batches = list(PACKED_BATCH.iter_unpack(from_planes(events.batches, PACKED_BATCH.size)))
     assert {subject for step, subject, *_ in batches if step == TaskStep.ASSIGNED} <= set(numbers)
     assert {subject for step, subject, *_ in batches if step == TaskStep.WAITING} == set(events.group_numbers)
     figures = ProcessStats("", 0.0, 0.0, 0.0, 0)
@@ -88,7 +89,7 @@ def test_what_nodes_of_graphs_need_is_told_while_somebody_listens_and_to_who_com
     driver.feed(client, piece(2, [0, 1, 1], [first, first + 1, first + 2]))
     told = event_log.take(0.0)
     assert told is not None and [*told.edge_first_tasks, *told.edge_counts] == [first, 3]
-    assert list(PACKED_EDGE.iter_unpack(told.edges)) == [(2, 0), (3, 1), (3, 2)]
+    assert list(PACKED_EDGE.iter_unpack(from_planes(told.edges, PACKED_EDGE.size))) == [(2, 0), (3, 1), (3, 2)]
     driver.core.start_events(driver.now)
     late = event_log.take(0.0)
     assert late is not None and (late.edge_graphs, late.edges) == (told.edge_graphs, told.edges)
@@ -110,9 +111,9 @@ def test_who_has_submitted_a_task_is_told_while_somebody_listens_and_to_who_come
     def nested() -> dict[int, tuple[int, ...]]:
         told, at, found = event_log.take(0.0), 0, {}
         assert told is not None
-        for step, subject, count_of, *_ in PACKED_BATCH.iter_unpack(told.batches):
+        for step, subject, count_of, *_ in PACKED_BATCH.iter_unpack(from_planes(told.batches, PACKED_BATCH.size)):
             if step == TaskStep.NESTED:
-                found[subject] = struct.unpack_from(f"<{count_of}Q", told.tasks, 8 * at)
+                found[subject] = struct.unpack_from(f"<{count_of}Q", from_planes(told.tasks, 8), 8 * at)
             at += count_of
         return found
 
@@ -135,7 +136,7 @@ def test_tasks_of_which_none_waits_for_another_run_while_somebody_listens(driver
     assert driver.runs(agent).keys() == {task}
     told = driver.core.state.event_log.take(0.0)
     assert told is not None
-    steps = [step for step, *_ in PACKED_BATCH.iter_unpack(told.batches)]
+    steps = [step for step, *_ in PACKED_BATCH.iter_unpack(from_planes(told.batches, PACKED_BATCH.size))]
     assert steps == [TaskStep.WAITING, TaskStep.ASSIGNED]
 
 

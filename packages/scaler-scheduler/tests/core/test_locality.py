@@ -12,7 +12,7 @@ from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Done, Group, Inputs, Run, Status, Submit
 from scaler_protocol.objects import Reference
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.profiles import PROFILE
+from scaler_protocol.profiles import Profile
 from scaler_scheduler.core import locality
 from scaler_scheduler.core.locality import LOCAL_BYTES, Locality
 
@@ -47,7 +47,7 @@ def finish(driver: SchedulerDriver, agent: bytes, runs: dict[int, int], size: in
         agent,
         Done(
             list(runs), [Status.VALUE] * len(runs), Payloads(results), list(runs.values()), list(range(len(runs))),
-            PROFILE.pack(1000, 1, 1, 1, 0, 1) * len(runs), "w",
+            Profile(1000, 1, 1, 1, 0, 1).packed() * len(runs), "w",
         ),
     )  # fmt: skip
 
@@ -70,7 +70,7 @@ def test_consumers_change_places_until_each_is_where_its_input_is(driver: Schedu
 
 def _done(runs: dict[int, int]) -> Done:
     results = [Reference(task.to_bytes(16, "big"), LOCAL_BYTES).pack() for task in runs]
-    profiles = PROFILE.pack(1000, 1, 1, 1, 0, 1) * len(runs)
+    profiles = Profile(1000, 1, 1, 1, 0, 1).packed() * len(runs)
     return Done(list(runs), [0] * len(runs), Payloads(results), list(runs.values()), list(range(len(runs))), profiles)
 
 

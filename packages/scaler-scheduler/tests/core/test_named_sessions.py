@@ -12,7 +12,7 @@ from scaler_protocol.handshake import Hello, Refused, Role, Welcome
 from scaler_protocol.ids import count_of, function_id
 from scaler_protocol.messages import Done, Group, NeedInputs, NeedTasks, Reconcile, Status, Submit
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.profiles import PROFILE
+from scaler_protocol.profiles import Profile
 from scaler_protocol.sessions import ConfirmTasks, EndSession, KeepSession, LabelTask, ListTasks, TaskList
 from scaler_protocol.storage import CopyReplicas, DeleteObjects
 from scaler_scheduler.core.state import SendToStorage
@@ -45,7 +45,7 @@ def finish(driver: SchedulerDriver, agent: bytes, tasks: list[int], stored: byte
     given.update(driver.runs(agent))
     runs = [given[task] for task in tasks]
     results = Payloads([stored or b"r"] * len(tasks))
-    profiles = PROFILE.pack(1, 1, 1, 1, 0, 1) * len(tasks)
+    profiles = Profile(1, 1, 1, 1, 0, 1).packed() * len(tasks)
     statuses = [Status.VALUE] * len(tasks)
     positions = list(range(len(tasks))) if stored else ()
     driver.feed(agent, Done(tasks, statuses, results, runs=runs, stored=positions, profiles=profiles, agent="w"))

@@ -11,7 +11,7 @@ from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Cancel, Done, Functions, Group, NeedFunctions, Run, Status, Submit
 from scaler_protocol.objects import SHARED_BYTES, Reference
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.profiles import PROFILE
+from scaler_protocol.profiles import PROFILE, Profile
 from scaler_protocol.storage import CopyReplicas, DeleteObjects
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.state import SendToStorage
@@ -43,7 +43,7 @@ def submit(driver: SchedulerDriver, client: bytes, **group: int) -> int:
 
 def done(driver: SchedulerDriver, agent: bytes, task: int, run: int, status: int = Status.VALUE) -> None:
     """An outcome that is a reference."""
-    profiles = PROFILE.pack(1, 1, 1, 1, 0, 1)
+    profiles = Profile(1, 1, 1, 1, 0, 1).packed()
     driver.feed(agent, Done([task], [status], Payloads([REFERENCE]), runs=[run], stored=[0], profiles=profiles))
 
 

@@ -18,7 +18,7 @@ from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import first_task, function_id
 from scaler_protocol.messages import Done, Group, Run, Submit
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.profiles import PROFILE
+from scaler_protocol.profiles import Profile
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import SchedulerCore
 
@@ -127,7 +127,7 @@ class Simulation:
             agent = self.agents[peer]
             agent.busy -= len(runs)
             self.start(agent, self.now)
-            profiles = b"".join(PROFILE.pack(int(seconds * 1e6), 0, 0, 0, 0, 1) for _, _, seconds in runs)
+            profiles = b"".join(Profile(int(seconds * 1e6), 0, 0, 0, 0, 1).packed() for _, _, seconds in runs)
             done = Done(
                 [task for _, task, _ in runs],
                 (0,) * len(runs),

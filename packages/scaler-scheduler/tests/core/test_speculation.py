@@ -12,6 +12,7 @@ from scaler_protocol.errors import WorkerDiedError, describe
 from scaler_protocol.ids import first_task
 from scaler_protocol.messages import Done, Group, Status, Submit
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.profiles import NO_PROFILE
 from scaler_protocol.storage import DeleteObjects
 
 if TYPE_CHECKING:
@@ -75,7 +76,13 @@ def test_the_stored_result_of_the_loser_is_deleted(driver: SchedulerDriver) -> N
     pair = Pair(driver)
     pair.done(1, result=b"second")
     late = Done(
-        [pair.task], [Status.VALUE], Payloads([b"o" * 24]), runs=[pair.first], stored=[0], profiles=bytes(36), agent="w"
+        [pair.task],
+        [Status.VALUE],
+        Payloads([b"o" * 24]),
+        runs=[pair.first],
+        stored=[0],
+        profiles=NO_PROFILE,
+        agent="w",
     )
     driver.feed(pair.agents[0], late)
     (deleted,) = driver.take(pair.client, DeleteObjects)

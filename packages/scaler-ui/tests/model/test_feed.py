@@ -9,10 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler_io.links.streams import HEADER
+from scaler_protocol.byte_planes import to_planes
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.handshake import Acknowledge
 from scaler_protocol.messages import Message
-from scaler_protocol.monitoring import PACKED_BATCH, PACKED_EDGE, MonitorStatus, TaskEvents, TaskStep, changes
+from scaler_protocol.monitoring import (
+    PACKED_BATCH,
+    PACKED_EDGE,
+    PACKED_ID,
+    MonitorStatus,
+    TaskEvents,
+    TaskStep,
+    changes,
+)
 from scaler_protocol.profiles import PROFILE
 from scaler_ui.model.feed import Feed
 from scaler_ui.model.model import MonitorModel
@@ -75,7 +84,8 @@ def test_what_is_as_in_the_status_before_is_not_sent_again(publications: Publica
     assert feed.take() == [decode([bytes(frame) for frame in encode(each)]) for each in (first, moved, moved, fewer)]
     assert sent[1].agent_hosts == moved.agent_hosts and not sent[1].agent_names and not sent[2].agent_hosts
     assert sent[3].agent_names == fewer.agent_names
-    assert sent[2].worker_pids == moved.worker_pids and not sent[2].worker_names
+    assert sent[2].worker_states == moved.worker_states and not sent[2].worker_pids
+    assert all(not status.worker_seconds for status in sent[1:])
     line.publish(5, replace(moved, agent_names=()))  # a faulty publisher: those before were fewer
     line.publish(6, moved)
     assert feed.take() == [] and (feed.malformed, feed.gaps, line.renewals) == (1, 0, 1)
@@ -103,26 +113,31 @@ def test_anything_else_is_counted(frames: list[list[bytes]]) -> None:
 
 @given(
     steps=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 3)), max_size=4),
-    fits=st.booleans(),
+    tasks=st.sampled_from([0, 0, 0, 1]),
+    runs=st.sampled_from([0, 0, 0, 1]),
     odd=st.booleans(),
     status=st.integers(0, 6),
     noise=st.binary(max_size=20),
     edges=st.sampled_from([2, 2, 2, 1, 3]),
 )
 def test_events_that_do_not_fit_never_reach_the_model(
-    steps: list[tuple[int, int]], fits: bool, odd: bool, status: int, noise: bytes, edges: int
+    steps: list[tuple[int, int]], tasks: int, runs: int, odd: bool, status: int, noise: bytes, edges: int
 ) -> None:
     sizes = [size for _, size in steps]
     ended = sum(size for step, size in steps if step == TaskStep.ENDED)
     events = TaskEvents(
-        batches=b"".join(PACKED_BATCH.pack(step, 1, size, 1.0, 0) for step, size in steps) + (noise if odd else b""),
-        tasks=bytes(range(1, 1 + sum(sizes))).ljust(8 * sum(sizes), b"\x01") + (b"" if fits else noise),
-        statuses=bytes([status]) * ended,
-        profiles=bytes(PROFILE.size * ended),
+        batches=to_planes(b"".join(PACKED_BATCH.pack(step, 1, size, 1) for step, size in steps), PACKED_BATCH.size)
+        + (noise if odd else b""),
+        runs=to_planes(
+            PACKED_ID.pack(9) * (runs + sum(step == TaskStep.ASSIGNED for step, _ in steps)), PACKED_ID.size
+        ),
+        tasks=to_planes(b"".join(map(PACKED_ID.pack, range(1, 1 + sum(sizes) + tasks))), PACKED_ID.size),
+        statuses=to_planes(bytes([status]) * ended, 1),
+        profiles=to_planes(bytes(PROFILE.size * ended), PROFILE.size),
         edge_graphs=[1],
         edge_first_tasks=[1],
         edge_counts=[2],
-        edges=bytes(PACKED_EDGE.size * edges),
+        edges=to_planes(bytes(PACKED_EDGE.size * edges), PACKED_EDGE.size),
     )
     line = Line()
     feed = Feed(line)
@@ -131,7 +146,9 @@ def test_events_that_do_not_fit_never_reach_the_model(
     model = MonitorModel(tasks=100)
     taken = feed.take()
     sound = (
-        ((fits and not odd) or not noise)
+        not tasks
+        and not runs
+        and not (odd and noise)
         and all(step <= TaskStep.NESTED for step, _ in steps)
         and (status <= 4 or not ended)
         and edges == 2

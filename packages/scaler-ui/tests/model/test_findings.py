@@ -10,7 +10,7 @@ import pytest
 
 from scaler_protocol.messages import Status, WorkerState
 from scaler_protocol.monitoring import EventKind, MonitorHistory, MonitorMessage, StorageStatus, TaskEvents, TaskStep
-from scaler_protocol.profiles import PROFILE
+from scaler_protocol.profiles import NO_PROFILE, Profile
 from scaler_ui.model import overview
 from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.estimates import estimates
@@ -29,7 +29,7 @@ def run(publications: Publications, agent: int, tasks: range, seconds: float, **
     status, memory = more.get("status", Status.VALUE), more.get("memory", 10**6)
     return publications.batch(
         TaskStep.ENDED, agent, *tasks, statuses=bytes([status]) * len(tasks),
-        profiles=PROFILE.pack(round(seconds * 1e6), 1, memory, 1, 0, 1) * len(tasks),
+        profiles=Profile(round(seconds * 1e6), 1, memory, 1, 0, 1).packed() * len(tasks),
     )  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def failure(status: int, function: str, error: str) -> MonitorHistory:
         (1,),
         ("vm:1",),
         (status,),
-        PROFILE.pack(*[0] * 6),
+        NO_PROFILE,
         (error,),
     )
 

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from scaler_protocol.byte_planes import to_planes
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import PACKED_EDGE, TaskEvents, TaskStep
+from scaler_protocol.profiles import NO_PROFILE
 from scaler_ui.model import graph_picture
 from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.graph_looks import GraphLooks
@@ -32,7 +34,7 @@ def model_of(publications: Publications, *edges: tuple[int, int], nodes: int = 5
     """Five nodes, of which 0 has ended, 1 has raised, 2 runs, 3 waits and 4 cannot run."""
     told = TaskEvents(
         edge_graphs=(4,), edge_first_tasks=(FIRST,), edge_counts=(len(edges),),
-        edges=b"".join(PACKED_EDGE.pack(*edge) for edge in edges),
+        edges=to_planes(b"".join(PACKED_EDGE.pack(*edge) for edge in edges), PACKED_EDGE.size),
     )  # fmt: skip
     ids = [FIRST + at for at in range(5)]
     return publications.model_of(
@@ -44,7 +46,7 @@ def model_of(publications: Publications, *edges: tuple[int, int], nodes: int = 5
         publications.batch(TaskStep.ENDED, 1, ids[0]),
         publications.batch(TaskStep.ENDED, 1, ids[1], statuses=bytes([Status.RAISED])),
         publications.batch(TaskStep.ASSIGNED, 1, ids[2], first_run=501),
-        publications.batch(TaskStep.ENDED, 0, ids[4], statuses=bytes([Status.FAILED]), profiles=bytes(36)),
+        publications.batch(TaskStep.ENDED, 0, ids[4], statuses=bytes([Status.FAILED]), profiles=NO_PROFILE),
         publications.status(at=1002.0, **graph_columns(nodes)),
     )
 

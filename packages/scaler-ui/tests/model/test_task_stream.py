@@ -8,8 +8,9 @@ import pytest
 
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import TaskEvents, TaskStep
-from scaler_protocol.profiles import NO_PROFILE, PROFILE
-from scaler_ui.model import task_stream
+from scaler_protocol.profiles import NO_PROFILE, Profile
+from scaler_ui.model import subjects, task_stream, views
+from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.model import MonitorModel
 
 if TYPE_CHECKING:
@@ -18,24 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def model(publications: Publications) -> MonitorModel:
-    return publications.model_of(
-        publications.status(40, at=1000.0, succeeded=0),
-        publications.groups((9, "math:sqrt", 7, 0, "", ""), (8, "time:sleep", 7, 0, "", "")),
-        publications.batch(TaskStep.WAITING, 9, *range(1, 61)),
-        publications.batch(TaskStep.WAITING, 8, *range(61, 71), time=1000.5),
-        publications.batch(TaskStep.ENDED, 1, *range(1, 31), time=1001.0),
-        publications.batch(TaskStep.ENDED, 1, 31, statuses=bytes([Status.RAISED]), time=1001.0),
-        TaskEvents(
-            text_numbers=(1, 2),
-            text_kinds=(3, 1),
-            text_subjects=("vm", ""),
-            text_times=(1.0, 2.0),
-            text_levels=(20, 30),
-            text_tasks=(0, 31),
-            texts=("came", "a run was lost"),
-        ),
-        publications.status(40, at=1002.0, succeeded=100),
-    )
+    return publications.square_roots()
 
 
 def test_the_stream_shows_the_window(model: MonitorModel) -> None:
@@ -46,7 +30,7 @@ def test_the_stream_shows_the_window(model: MonitorModel) -> None:
         and len(stream.bars) == 31
         and stream.window == (942.0, 1002.0)
     )
-    assert [1_000_998, 1_001_000, "math:sqrt", "raised", "1f", "vm:1/77 (gone)"] in [bar[1:] for bar in stream.bars]
+    assert [1_000_998, 1_001_000, "math:sqrt", "raised", "1f", "vm:1/77 (gone)"] in [bar[1:7] for bar in stream.bars]
     assert task_stream.stream(model, 0.5).bars == task_stream.stream(MonitorModel(tasks=10), 60).bars == []
 
 
@@ -64,7 +48,9 @@ def test_what_was_cancelled_is_in_the_stream(publications: Publications, told: b
     )
     stream = task_stream.stream(model, 60)
     assert stream.lines == ["vm:1/vm:1:0"]
-    assert stream.bars == [[0, 1_001_000, 1_002_000, "math:sqrt", "cancelled", "1", "vm:1/vm:1:0"]]
+    assert stream.bars == [
+        [0, 1_001_000, 1_002_000, "math:sqrt", "cancelled", "1", "vm:1/vm:1:0", 1_001_000, 1_002_000]
+    ]
 
 
 def test_what_runs_is_in_the_stream(publications: Publications) -> None:
@@ -77,12 +63,15 @@ def test_what_runs_is_in_the_stream(publications: Publications) -> None:
     )
     stream = task_stream.stream(model, 60)
     assert stream.lines == ["vm:1/vm:1:0"]  # only the first is told to run, the other stands behind it
-    assert stream.bars == [[0, 1_001_000, 1_003_000, "math:sqrt", "running", "1", "vm:1/vm:1:0"]]
+    assert stream.bars == [[0, 1_001_000, 1_003_000, "math:sqrt", "running", "1", "vm:1/vm:1:0", 1_001_000, 1_003_000]]
 
 
-def ran(publications: Publications, task: int, pid: int, begin: float, end: float) -> TaskEvents:
+def ran(
+    publications: Publications, task: int, pid: int, begin: float, end: float, fetch: float = 0.0, store: float = 0.0
+) -> TaskEvents:
     """A task has run in this process, from and to these seconds."""
-    profile = PROFILE.pack(round(1e6 * (end - begin)), 0, 0, pid, 0, 1)
+    took, *transfers = (round(1e6 * seconds) for seconds in (end - begin, fetch, store))
+    profile = Profile(took, 0, 0, pid, 0, 1, *transfers).packed()
     return publications.batch(TaskStep.ENDED, 1, task, time=1000.0 + end, profiles=profile)
 
 
@@ -111,3 +100,21 @@ def test_nested_tasks_are_below_the_line_of_their_parent(publications: Publicati
     flat = task_stream.stream(model, 60, nested=False)
     assert flat.lines == [worker(number) for number in range(4)]
     assert {bar[5]: bar[0] for bar in flat.bars} == {"1": 0, "2": 1, "6": 1, "4": 1, "3": 2, "5": 3}
+
+
+def test_transfers_are_the_ends_of_a_bar(publications: Publications) -> None:
+    model = publications.model_of(
+        publications.status(4, at=1000.0),
+        publications.groups((9, "f", 7, 0, "", "")),
+        publications.batch(TaskStep.WAITING, 9, 1, 2),
+        ran(publications, 1, 100, 0, 6, fetch=1.5, store=0.5),
+        ran(publications, 2, 100, 7, 8, fetch=3.0, store=3.0),  # an odd report
+        publications.status(4, at=1010.0),
+    )
+    calls = {bar[5]: (bar[1], *bar[7:], bar[2]) for bar in task_stream.stream(model, 60).bars}
+    assert calls["1"] == (1_000_000, 1_001_500, 1_005_500, 1_006_000)
+    assert calls["2"] == (1_007_000, 1_008_000, 1_008_000, 1_008_000)
+    facts = {fact.name: fact.text for fact in subjects.task_facts(model, 1) or []}
+    assert (facts["fetching objects"], facts["storing the result"]) == ("1.5 s", "500.0 ms")
+    (row,) = views.functions(model, PageRequest()).rows
+    assert row["transfers"] == "8.0 s"

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler_protocol.monitoring import TaskStep
-from scaler_protocol.profiles import PROFILE
+from scaler_protocol.profiles import Profile
 from scaler_ui.model.task_table import TaskTable, _slice_of_order
 from support.task_rows import live_rows
 
-PLAIN = PROFILE.pack(5000, 10, 20, 30, 2, 1)
+PLAIN = Profile(5000, 10, 20, 30, 2, 1).packed()
 STEPS = st.tuples(st.sampled_from(["stand", "assign", "end", "leave", "begin"]), st.integers(1, 6))
 
 
@@ -31,7 +31,7 @@ def test_a_page_is_sorted_filtered_and_counted() -> None:
     table = TaskTable()
     table.stand(range(1, 101), TaskStep.WAITING, 9, table.function_number("f"), 7, 1.0)
     for task in range(1, 51):
-        list(table.end([task], 1, [task % 2], PROFILE.pack(task, 0, 0, 1, 0, 1), 2.0))
+        list(table.end([task], 1, [task % 2], Profile(task, 0, 0, 1, 0, 1).packed(), 2.0))
     rows, size = table.page("duration", descending=True, first=0, count=3)
     assert size == 100 and [row.duration for row in rows] == [50e-6, 49e-6, 48e-6]
     rows, size = table.page("duration", descending=False, first=0, count=2, state="raised")

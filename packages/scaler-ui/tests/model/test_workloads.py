@@ -11,7 +11,7 @@ import pytest
 from scaler_protocol.ids import new_session
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import EventKind, TaskStep
-from scaler_protocol.profiles import PROFILE
+from scaler_protocol.profiles import Profile
 from scaler_ui.model import workload_views
 from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.kept import Changes
@@ -94,7 +94,7 @@ def two_nights(publications: Publications) -> MonitorModel:
         tasks = [group * 100 + number for number in range(10)]
         model.take(publications.batch(TaskStep.WAITING, group, *tasks, time=night), 50.0)
         model.take(publications.batch(TaskStep.ASSIGNED, 1, *tasks, time=night + 1), 50.0)
-        profiles = PROFILE.pack(took, 1_000_000, 2_000_000, 77, 0, 1) * 10
+        profiles = Profile(took, 1_000_000, 2_000_000, 77, 0, 1).packed() * 10
         model.take(publications.batch(TaskStep.ENDED, 1, *tasks, time=night + 6, profiles=profiles), 50.0)
     model.take(publications.batch(TaskStep.WAITING, 2, 300, 301, time=87_400.0), 50.0)
     model.take(publications.batch(TaskStep.CANCELLED, 0, 301, time=87_407.0), 50.0)

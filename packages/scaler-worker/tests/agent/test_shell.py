@@ -673,7 +673,7 @@ def test_a_worker_that_says_nonsense_is_replaced(scheduler: Any, cluster: Start)
         from scaler_worker.ipc.frames import REPLY
 
         runtime: Any = task_context.runtime()
-        reply = REPLY.pack(kind, 77, 4, runtime.current()._run, 0, 0, 0, 0, 0, 0) + b"what"
+        reply = REPLY.pack(kind, 77, 4, runtime.current()._run, *[0] * 8) + b"what"
         runtime._runner._write(reply)
 
     def is_over(task: int) -> bool:

@@ -18,7 +18,7 @@ from scaler_worker.ipc.frames import REPLY, RESULT, RunsEnded
 
 def result(run: int) -> bytes:
     """The reply of a run that returned."""
-    return REPLY.pack(RESULT, 0, 1, run, 0, 0, 0, 0, 0, 0) + b"x"
+    return REPLY.pack(RESULT, 0, 1, run, *[0] * 8) + b"x"
 
 
 class ReaderParts:
@@ -144,7 +144,7 @@ def test_the_end_of_a_pipe_is_reported_after_its_last_reply() -> None:
 
 def test_a_worker_that_writes_no_reply_is_killed_and_not_read_again() -> None:
     async def test(parts: ReaderParts) -> None:
-        parts.write(REPLY.pack(200, 0, 0, 1, 0, 0, 0, 0, 0, 0))
+        parts.write(REPLY.pack(200, 0, 0, 1, *[0] * 8))
         await parts.until(lambda: ("kill", 0) in parts.log)
         parts.write(result(1))
         await parts.rest()

@@ -76,7 +76,7 @@ def test_definitions(name: str, body: bytes, stream_output: int, serializer: byt
 
 
 def reply(kind: int, status: int, run: int, payload: bytes) -> bytes:
-    return REPLY.pack(kind, status, len(payload), run, 11, 12, 13, 14, 15, 16) + payload
+    return REPLY.pack(kind, status, len(payload), run, 11, 12, 13, 14, 15, 16, 17, 18) + payload
 
 
 REPLIES = st.lists(

@@ -179,7 +179,7 @@ def forked(run: Callable[[], object]) -> Iterator[int]:
 
 
 def reply(kind: int, payload: bytes) -> bytes:
-    return REPLY.pack(kind, 0, len(payload), 7, 0, 0, 0, 0, 0, 0) + payload
+    return REPLY.pack(kind, 0, len(payload), 7, *[0] * 8) + payload
 
 
 def test_replies_of_forked_processes_are_never_in_the_middle_of_others() -> None:

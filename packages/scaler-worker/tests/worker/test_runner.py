@@ -10,7 +10,7 @@ import os
 import pickle
 import threading
 from collections.abc import Callable
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.ids import function_id, named_function_id
 from scaler_protocol.messages import Encoding, Status
 from scaler_protocol.outputs import KEPT, StreamOutput
-from scaler_protocol.profiles import PROFILE
+from scaler_protocol.profiles import profile_at
 from scaler_protocol.serializer import Serializer, join_parts
 from scaler_protocol.tracebacks import traceback_text
 from scaler_worker.ipc import frames
@@ -61,6 +61,9 @@ from support.odd_exceptions import ODD, fail_oddly, fail_oddly_later
 Done = Callable[[ScalerError | None], object]
 
 
+TICK = 1_000_000
+
+
 class Store:
     """Objects in a dict."""
 
@@ -68,6 +71,7 @@ class Store:
 
     def __init__(self) -> None:
         self.objects: dict[bytes, bytes] = {}
+        self.fetching = self.storing = 0
         self.full = False
         self.put_for: list[tuple[int, int]] = []
         self.soon = False
@@ -120,7 +124,7 @@ class Bench:
         )
         self.word = memoryview(bytearray(24)).cast("Q")
         self.written: list[Any] = []
-        self.ticks = count(step=1_000_000)
+        self.ticks = count(step=TICK)
         reader = ReplyReader()
         self.core = Runner(
             name="w",
@@ -140,6 +144,10 @@ class Bench:
             output=self.output,
             allow_functions=allow_functions,
         )
+
+    def tick(self, times: int) -> int:
+        """Let time pass; returns how much."""
+        return sum(TICK for _ in islice(self.ticks, times))
 
     def define(self, handle: int, function: Any, encoding: int = Encoding.PICKLE, stream_output: int = 0) -> None:
         body = cloudpickle.dumps(function)
@@ -186,8 +194,8 @@ def test_one_record_per_run_in_order() -> None:
     bench.run(1, (10, 1, call(1)), (11, 9, call(1)), (12, 1, call(2)))
     assert [type(event) for event in bench.written] == [WorkerReady, RunsEnded, FunctionMissing, RunsEnded]
     assert [pickle.loads(bench.written[at].payloads[0]) for at in (1, 3)] == [2, 3]
-    profile = PROFILE.unpack(bench.written[1].profiles[0])
-    assert profile[0] > 0 and profile[2:] == (5, 44, 3, 1)
+    profile = profile_at(bench.written[1].profiles[0], 0)
+    assert profile.duration_us > 0 and profile[2:] == (5, 44, 3, 1, 0, 0)
     assert bench.word[RUN] == 12 and bench.core.current() is None
 
 
@@ -339,6 +347,29 @@ def test_a_forked_process_does_not_wait_to_say_what_its_parent_does() -> None:
     answer.stored(None)
     answer.complete(b"first", lambda error: b"")
     assert said == [b"first", b"behind"]
+
+
+def test_a_record_says_how_long_its_run_has_waited_for_storage() -> None:
+    class SlowStore(Store):
+        def get(self, reference: bytes) -> bytes:
+            self.fetching += bench.tick(1)
+            return super().get(reference)
+
+        def put(self, payload: Payload, task: int = 0, run: int = 0) -> bytes:
+            self.storing += bench.tick(2)
+            return super().put(payload, task, run)
+
+    store = SlowStore()
+    bench = Bench(store)
+    bench.define(1, lambda size: bytes(size))
+    bench.run(1, (10, 1, Store.put(store, call(2 * INLINE_LIMIT))), flag=frames.STORED)
+    bench.run(2, (11, 1, call(1)))
+    store.fetching = 10**15  # many threads of a task at once
+    bench.run(3, (12, 1, call(1)))
+    waited, plain, odd = (profile_at(event.profiles[0], 0) for event in bench.written[-3:])
+    assert (waited.duration_us, waited.fetch_us, waited.store_us) == (plain.duration_us + 3000, 1000, 2000)
+    assert (plain.fetch_us, plain.store_us) == (0, 0)
+    assert (odd.fetch_us, odd.store_us) == (odd.duration_us, 0)
 
 
 def test_functions_are_fetched_when_they_are_first_run() -> None:

@@ -44,6 +44,8 @@ class ProfilingInfo:
         memory_peak: the largest resident memory of the worker since it started, in bytes.
         worker: the name of the worker process.
         attempt: number of the run, from 1; above 1 if the task was run again.
+        fetch_time_s: the part of `duration_s` in which the worker fetched function and arguments from object storage.
+        store_time_s: the part in which it stored the result there; not what goes on while it runs the next task.
 
     >>> future = client.submit(sum, range(1000))
     >>> future.result(), future.profiling_info().memory_peak > 0
@@ -55,6 +57,8 @@ class ProfilingInfo:
     memory_peak: int
     worker: str
     attempt: int
+    fetch_time_s: float = 0.0
+    store_time_s: float = 0.0
 
     @property
     def duration_us(self) -> int:
@@ -85,6 +89,8 @@ def profiling_info(profile: Profile, agent: str) -> ProfilingInfo:
         memory_peak=profile.peak_memory,
         worker=f"{agent}/{profile.worker}" if agent else str(profile.worker),
         attempt=profile.attempt,
+        fetch_time_s=profile.fetch_us / 1e6,
+        store_time_s=profile.store_us / 1e6,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from scaler_protocol.monitoring import DURATION_BOUNDS
 from scaler_protocol.profiles import PROFILE
 
-_RUN: Final = Struct("<Q16xI8x")
+_RUN: Final = Struct("<Q16xI16x")
 """Of a profile: duration in microseconds, and process id, which is 0 of a task that never ran."""
 assert _RUN.size == PROFILE.size
 _MICROSECONDS: Final = [round(bound * 1e6) for bound in DURATION_BOUNDS]

@@ -14,10 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import chain, count, islice
 
+from scaler_protocol.byte_planes import to_planes
 from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.limits import shortened
 from scaler_protocol.messages import Status
-from scaler_protocol.monitoring import PACKED_BATCH, EventKind, TaskEvents, TaskStep
+from scaler_protocol.monitoring import PACKED_BATCH, PACKED_EDGE, PACKED_ID, EventKind, TaskEvents, TaskStep
+from scaler_protocol.profiles import PROFILE
 from scaler_scheduler.core.durations import Durations
 from scaler_scheduler.core.history import TEXT, Event, History, PrintedText, printed_columns
 from scaler_scheduler.core.records import (
@@ -49,6 +51,12 @@ def capability_text(capabilities: Capabilities) -> str:
     return ",".join(name if value < 0 else f"{name}={value}" for name, value in capabilities)
 
 
+def _little_endian(column: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column.tobytes()
+
+
 class EventLog:
     """Totals since the start, and the steps since the last `take`. `now` is the time of the current event."""
 
@@ -74,15 +82,18 @@ class EventLog:
 
     def _clear(self) -> None:
         self._groups: list[GroupRecord] = []
-        self._batches = bytearray()
-        self._tasks = array("Q")
-        self._statuses = bytearray()
-        self._profiles = bytearray()
+        self._batches: list[tuple[int, int, int, float]] = []
+        """Step, subject, how many tasks, and when: packed when they are taken, many at once."""
+        self._runs: list[int] = []
+        """The run of the first task of each ASSIGNED batch."""
+        self._tasks: list[int] = []
+        self._statuses: list[int] = []
+        self._profiles: list[bytes] = []
         self._texts: list[Event] = []
         self._printed: list[PrintedText] = []
         self._pieces: list[tuple[GraphRecord, int]] = []
         """Of each piece of a graph: the graph, and the number of its edges."""
-        self._edges = array("I")
+        self._edges: list[int] = []
 
     @property
     def unfinished(self) -> int:
@@ -117,7 +128,8 @@ class EventLog:
 
     def assigned(self, agent: AgentRecord, first_run: int, tasks: Sequence[int]) -> None:
         """These tasks were sent to an agent, with consecutive run ids."""
-        self._step(TaskStep.ASSIGNED, agent.number, tasks, first_run)
+        self._step(TaskStep.ASSIGNED, agent.number, tasks)
+        self._runs.append(first_run)
 
     def done(self, agent: AgentRecord | None, tasks: Sequence[int], statuses: Iterable[int], profiles: bytes) -> None:
         """These tasks have ended with these statuses; `profiles` are packed."""
@@ -125,8 +137,8 @@ class EventLog:
         if not self.listening:
             return
         self._step(TaskStep.ENDED, agent.number if agent else 0, tasks)
-        self._statuses += bytes(statuses)
-        self._profiles += profiles
+        self._statuses += statuses
+        self._profiles.append(profiles)
 
     def waited(self, waits: Iterable[tuple[float, int]]) -> None:
         """Tasks are sent to agents that have waited since these times, at each so many."""
@@ -177,9 +189,9 @@ class EventLog:
         if self.listening and len(self._texts) < TEXTS:
             self._texts.append(event)
 
-    def _step(self, step: int, subject: int, tasks: Sequence[int], first_run: int = 0, at: float | None = None) -> None:
-        self._batches += PACKED_BATCH.pack(step, subject, len(tasks), self.now if at is None else at, first_run)
-        self._tasks += array("Q", tasks)  # twice as fast as `extend`
+    def _step(self, step: int, subject: int, tasks: Sequence[int], at: float | None = None) -> None:
+        self._batches.append((step, subject, len(tasks), self.now if at is None else at))
+        self._tasks += tasks
 
     def _number_of(self, group: GroupRecord) -> int:
         if group.snapshot != self._snapshot:
@@ -187,9 +199,9 @@ class EventLog:
             self._groups.append(group)
         return group.number
 
-    def take_figures(self, waiting: int, agents: Iterable[AgentRecord]) -> None:
+    def take_figures(self, agents: Iterable[AgentRecord]) -> None:
         """Keep figures of this moment."""
-        self.history.take_figures(self.now, sum(self.ended), waiting, agents)
+        self.history.take_figures(self.now, sum(self.ended), self.unfinished, agents)
 
     # --- subscriptions ----------------------------------------------------------------------------------------------
 
@@ -282,9 +294,8 @@ class EventLog:
         if not (self._batches or self._texts or self._groups or self._printed or self._pieces):
             return None
         groups = self._groups
-        if sys.byteorder == "big":
-            self._tasks.byteswap()
-            self._edges.byteswap()
+        pack = PACKED_BATCH.pack
+        batches = b"".join([pack(step, subject, size, int(1e6 * at)) for step, subject, size, at in self._batches])
         texts = self._texts
         events = TaskEvents(
             group_numbers=[group.number for group in groups],
@@ -297,10 +308,11 @@ class EventLog:
             ],
             group_clients=[group.lane.session.name for group in groups],
             since=since,
-            batches=bytes(self._batches),
-            tasks=self._tasks.tobytes(),
-            statuses=bytes(self._statuses),
-            profiles=bytes(self._profiles),
+            batches=to_planes(batches, PACKED_BATCH.size),
+            runs=to_planes(_little_endian(array("Q", self._runs)), PACKED_ID.size),
+            tasks=to_planes(_little_endian(array("Q", self._tasks)), PACKED_ID.size),
+            statuses=to_planes(bytes(self._statuses), 1),
+            profiles=to_planes(b"".join(self._profiles), PROFILE.size),
             text_numbers=[event.number for event in texts],
             text_times=[since + event.time for event in texts],
             text_levels=[event.level for event in texts],
@@ -312,7 +324,7 @@ class EventLog:
             edge_graphs=[graph.number for graph, _ in self._pieces],
             edge_first_tasks=[graph.first for graph, _ in self._pieces],
             edge_counts=[count for _, count in self._pieces],
-            edges=self._edges.tobytes(),
+            edges=to_planes(_little_endian(array("I", self._edges)), PACKED_EDGE.size),
         )
         self._clear()
         return events

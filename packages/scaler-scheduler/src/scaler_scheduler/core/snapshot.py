@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from itertools import accumulate, islice
-from typing import Any
+from itertools import accumulate, chain, islice, repeat
+from typing import Any, TypeVar
 
 from scaler_protocol.capacity import ManagerStatus
 from scaler_protocol.lazy_dataclass import dataclass
@@ -19,6 +19,7 @@ from scaler_scheduler.core.shares import shortage
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.requirements import describe_runtime
 
+T = TypeVar("T")
 FUNCTIONS = 256
 """Most functions reported: those used last."""
 SESSIONS = 256
@@ -188,16 +189,20 @@ def _workers(agents: list[AgentRecord], now: float) -> dict[str, Any]:
         ends = accumulate(len(status.names) for _, status in told)
         told = [report for report, end in zip(told, ends, strict=True) if end <= WORKERS]
     return {
-        "worker_agents": [agent.number for agent, status in told for _ in status.names],
-        "worker_names": [name for _, status in told for name in status.names],
-        "worker_pids": [pid for _, status in told for pid in status.pids],
-        "worker_states": [state for _, status in told for state in status.states],
-        "worker_runs": [run for _, status in told for run in status.runs],
-        "worker_cpus": [cpu for _, status in told for cpu in status.cpus],
-        "worker_rsses": [rss for _, status in told for rss in status.rsses],
+        "worker_agents": _joined(repeat(agent.number, len(status.names)) for agent, status in told),
+        "worker_names": _joined(status.names for _, status in told),
+        "worker_pids": _joined(status.pids for _, status in told),
+        "worker_states": _joined(status.states for _, status in told),
+        "worker_runs": _joined(status.runs for _, status in told),
+        "worker_cpus": _joined(status.cpus for _, status in told),
+        "worker_rsses": _joined(status.rsses for _, status in told),
         "worker_seconds": [now - agent.running.get(run, now) for agent, status in told for run in status.runs],
-        "worker_queues": [queue for _, status in told for queue in status.queues],
+        "worker_queues": _joined(status.queues for _, status in told),
     }
+
+
+def _joined(columns: Iterable[Iterable[T]]) -> list[T]:
+    return list(chain.from_iterable(columns))
 
 
 def _functions(state: SchedulerState) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from scaler_ui.model.workloads import DurationCounts, Workload
 
 APPLICATION: Final = 0x5CA1E401
 """What the header of a file of ours says, at the offset where SQLite has the id of the application."""
-VERSION: Final = 1
+VERSION: Final = 2
 IN_USE: Final = "another process has it, another scaler_ui for example: end that one, or name another file"
 _MAGIC: Final = b"SQLite format 3\x00"
 _HEADER_BYTES: Final = 100
@@ -32,7 +32,7 @@ _SCHEMA: Final = (
     f"PRAGMA user_version = {VERSION}",
     "CREATE TABLE tasks (number INTEGER PRIMARY KEY, task INTEGER, function TEXT, session INTEGER, status INTEGER, "
     "agent TEXT, host TEXT, pid INTEGER, worker INTEGER, attempt INTEGER, submitted REAL, assigned REAL, ended REAL, "
-    "duration INTEGER, cpu INTEGER, memory INTEGER)",
+    "duration INTEGER, cpu INTEGER, memory INTEGER, fetch INTEGER, store INTEGER)",
     "CREATE TABLE failures (number INTEGER PRIMARY KEY, task INTEGER, function TEXT, session INTEGER, status INTEGER, "
     "agent TEXT, host TEXT, ended REAL, error TEXT)",
     "CREATE TABLE clients (session INTEGER PRIMARY KEY, name TEXT)",

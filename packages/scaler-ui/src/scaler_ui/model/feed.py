@@ -6,21 +6,18 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from scaler_io.links.streams import HEADER
+from scaler_protocol.byte_planes import from_planes, record_count
 from scaler_protocol.codec import decode
 from scaler_protocol.errors import MalformedMessageError
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import (
     PACKED_BATCH,
-    PACKED_EDGE,
-    PACKED_TASK,
-    MonitorHistory,
     MonitorMessage,
     MonitorStatus,
-    StorageStatus,
+    TaskEvents,
     TaskStep,
     completed,
 )
-from scaler_protocol.profiles import PROFILE
 from scaler_protocol.safe_text import escaped_message
 
 
@@ -78,6 +75,8 @@ class Feed:
 
     def _completed(self, status: MonitorStatus) -> MonitorStatus | None:
         self._status = completed(status, self._status)
+        if self._status is not None and not set(self._status.worker_agents) <= set(status.agents):
+            self._status = None
         if self._status is None:
             self.malformed += 1
             self._begin_again()
@@ -90,19 +89,16 @@ class Feed:
 
 def _is_sound(message: MonitorMessage) -> bool:
     """Whether the columns of a TaskEvents agree, which the codec does not check."""
-    if isinstance(message, MonitorStatus):
-        return set(message.worker_agents) <= set(message.agents)
-    if isinstance(message, StorageStatus | MonitorHistory):
+    if not isinstance(message, TaskEvents):
         return True
-    if len(message.batches) % PACKED_BATCH.size:
-        return False
-    batches = [batch[:3] for batch in PACKED_BATCH.iter_unpack(message.batches)]
-    ended = sum(size for step, _, size in batches if step == TaskStep.ENDED)
+    found = PACKED_BATCH.iter_unpack(from_planes(message.batches, PACKED_BATCH.size))
+    batches = [(step, size) for step, _, size, _ in found]
+    ended = sum(size for step, size in batches if step == TaskStep.ENDED)
     return (
-        len(message.tasks) == PACKED_TASK.size * sum(size for _, _, size in batches)
-        and len(message.statuses) == ended
-        and len(message.edges) == PACKED_EDGE.size * sum(message.edge_counts)
-        and len(message.profiles) == PROFILE.size * ended
-        and max(message.statuses, default=0) <= Status.LOST
-        and all(step <= TaskStep.NESTED for step, _, _ in batches)
+        record_count(message.tasks) == sum(size for _, size in batches)
+        and record_count(message.runs) == sum(step == TaskStep.ASSIGNED for step, _ in batches)
+        and record_count(message.statuses) == record_count(message.profiles) == ended
+        and record_count(message.edges) == sum(message.edge_counts)
+        and max(from_planes(message.statuses, 1), default=0) <= Status.LOST
+        and all(step <= TaskStep.NESTED for step, _ in batches)
     )

@@ -41,6 +41,8 @@ class KeptTask(NamedTuple):
     duration: int
     cpu: int
     memory: int
+    fetch: int
+    store: int
 
 
 class KeptFailure(NamedTuple):
@@ -134,7 +136,8 @@ def _tasks(model: MonitorModel, rows: Sequence[int]) -> list[KeptTask]:
     hosts = [model.hosts.get(agent, "") for agent in of("agent")]
     columns = (
         of("id"), model.tasks.function_names(rows), of("session"), statuses, agents, hosts,
-        *map(of, ("pid", "worker", "attempt", "since", "assigned", "ended", "duration", "cpu", "memory")),
+        *map(of, ("pid", "worker", "attempt", "since", "assigned", "ended")),
+        *map(of, ("duration", "cpu", "memory", "fetch", "store")),
     )  # fmt: skip
     return list(map(KeptTask._make, zip(*columns, strict=True)))
 

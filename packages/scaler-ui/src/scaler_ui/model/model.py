@@ -16,10 +16,13 @@ from heapq import merge
 from operator import attrgetter
 from typing import TypeVar
 
+from scaler_protocol.byte_planes import from_planes
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import (
     PACKED_BATCH,
+    PACKED_EDGE,
+    PACKED_ID,
     EventKind,
     MonitorHistory,
     MonitorMessage,
@@ -29,7 +32,7 @@ from scaler_protocol.monitoring import (
     TaskStep,
 )
 from scaler_protocol.profiles import PROFILE, Profile, profile_at
-from scaler_protocol.status_counts import queued, running
+from scaler_protocol.status_counts import queued, running, waiting
 from scaler_ui.model.failed_task import LastFailures, TaskFailure
 from scaler_ui.model.graph_edges import EdgeTable
 from scaler_ui.model.minutes import Minutes
@@ -74,6 +77,8 @@ class FunctionFigures:
     duration: float = 0.0
     longest: float = 0.0
     cpu: float = 0.0
+    transfers: float = 0.0
+    """In which objects were fetched and results stored."""
     peak_memory: int = 0
 
     def has_ended(self, status: int, calls: int = 1) -> None:
@@ -87,6 +92,7 @@ class FunctionFigures:
         self.duration += seconds
         self.longest = max(self.longest, seconds)
         self.cpu += profile.cpu_us / 1e6
+        self.transfers += (profile.fetch_us + profile.store_us) / 1e6
         self.peak_memory = max(self.peak_memory, profile.peak_memory)
 
     @property
@@ -299,7 +305,7 @@ class MonitorModel:
         _remember(self.clients, zip(status.client_sessions, status.client_names, strict=True), NAMES)
         ended = status.succeeded + status.raised + status.failed + status.cancelled
         cpu, rss, run = sum(status.worker_cpus), sum(status.worker_rsses), running(status)
-        moment = Moment(status.at, ended, status.waiting, queued(status), run, cpu, rss, self._timed, self._latency)
+        moment = Moment(status.at, ended, waiting(status), queued(status), run, cpu, rss, self._timed, self._latency)
         self.history.append(moment)
         self.minutes.add(moment, follows=follows)
         self._note_runs(status, since)
@@ -336,25 +342,29 @@ class MonitorModel:
             self._say(MonitorEvent(*event))
         self._failed_rows.clear()
         self._take_printed(events)
-        self.graphs.add(events.edge_graphs, events.edge_first_tasks, events.edge_counts, events.edges)
+        edges = from_planes(events.edges, PACKED_EDGE.size)
+        self.graphs.add(events.edge_graphs, events.edge_first_tasks, events.edge_counts, edges)
         if self._beginning:
             self._begun()
 
     def _take_batches(self, events: TaskEvents) -> None:
         at = ended = 0
-        for step, subject, size, after, first_run in PACKED_BATCH.iter_unpack(events.batches):
-            time = events.since + after
-            tasks = struct.unpack_from(f"<{size}Q", events.tasks, 8 * at)
+        ids, runs = (from_planes(column, PACKED_ID.size) for column in (events.tasks, events.runs))
+        every_status, every_profile = from_planes(events.statuses, 1), from_planes(events.profiles, PROFILE.size)
+        first_runs = PACKED_ID.iter_unpack(runs)
+        for step, subject, size, after in PACKED_BATCH.iter_unpack(from_planes(events.batches, PACKED_BATCH.size)):
+            time = events.since + after / 1e6
+            tasks = struct.unpack_from(f"<{size}Q", ids, PACKED_ID.size * at)
             at += size
             if step in (TaskStep.WAITING, TaskStep.HELD):
                 group = self.groups.get(subject, GroupInfo())
                 function = self.tasks.function_number(group.function)
                 self.tasks.stand(tasks, step, subject, function, group.session, time)
             elif step == TaskStep.ASSIGNED:
-                self.tasks.assign(tasks, subject, first_run, time)
+                self.tasks.assign(tasks, subject, next(first_runs)[0], time)
             elif step == TaskStep.ENDED:
-                statuses = events.statuses[ended : ended + size]
-                profiles = events.profiles[PROFILE.size * ended : PROFILE.size * (ended + size)]
+                statuses = every_status[ended : ended + size]
+                profiles = every_profile[PROFILE.size * ended : PROFILE.size * (ended + size)]
                 ended += size
                 self._end(tasks, subject, statuses, profiles, time)
             elif step == TaskStep.CANCELLED:

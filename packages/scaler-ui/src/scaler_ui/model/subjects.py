@@ -57,6 +57,8 @@ def task_facts(model: MonitorModel, task: int) -> Facts | None:
         Fact("submitted", at=row.since),
         Fact("ended", at=row.ended),
         Fact("duration", duration(row.duration) if row.pid else ""),
+        Fact("fetching objects", duration(row.fetch) if row.fetch else ""),
+        Fact("storing the result", duration(row.store) if row.store else ""),
         Fact("cpu", duration(row.cpu) if row.pid else ""),
         Fact("memory", size(row.memory) if row.memory else ""),
     ]
@@ -224,6 +226,7 @@ def function_facts(model: MonitorModel, function: str) -> Facts | None:
         Fact("mean", duration(figures.duration / figures.runs if figures.runs else 0.0)),
         Fact("longest", duration(figures.longest)),
         Fact("cpu, in all", duration(figures.cpu)),
+        Fact("transfers, in all", duration(figures.transfers)),
         Fact("peak memory", size(figures.peak_memory)),
     ]
 

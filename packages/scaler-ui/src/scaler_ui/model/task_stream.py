@@ -24,7 +24,8 @@ RECENT = 20_000
 DEEPEST = 8
 """How deep tasks are nested in lines of their own."""
 Bar = list[Any]
-"""Line, begin and end in milliseconds, function, state, task id, and the worker."""
+"""Line, begin and end in milliseconds, function, state, task id, the worker, and begin and end of the call itself:
+before it the worker fetched objects, after it the worker stored the result."""
 LineKey = tuple[Any, ...]
 """The name of a worker; of a line below it also the number of the line, and so on. They are sorted as lines are."""
 
@@ -132,4 +133,6 @@ def _bar(each: _Shown, place: int) -> Bar:
     task = each.task
     state = task.state if task.ended else "running"
     begin, end = round(1000 * each.begin), round(1000 * each.end)
-    return [place, begin, end, task.function, state, f"{task.id:x}", each.worker]
+    called = min(end, round(1000 * (each.begin + task.fetch)))
+    returned = max(called, round(1000 * (each.end - task.store)))
+    return [place, begin, end, task.function, state, f"{task.id:x}", each.worker, called, returned]

@@ -36,8 +36,10 @@ ENDINGS = {
 _COLUMNS = {
     "id": "Q", "group": "Q", "function": "I", "session": "I", "step": "B", "status": "B", "agent": "Q", "run": "Q",
     "pid": "I", "worker": "I", "attempt": "I", "since": "d", "assigned": "d", "started": "d", "ended": "d",
-    "duration": "Q", "cpu": "Q", "memory": "Q", "parent": "Q",
+    "duration": "Q", "cpu": "Q", "memory": "Q", "fetch": "I", "store": "I", "parent": "Q",
 }  # fmt: skip
+_PROFILED = "duration", "cpu", "memory", "pid", "worker", "attempt", "fetch", "store"
+"""The columns that are those of a Profile."""
 _WORDS = {**STATES, **{RUNNING + 1 + status: word for status, word in ENDINGS.items()}}
 """The words for states: of a task that has ended by its status."""
 Column = npt.NDArray[Any]
@@ -92,7 +94,7 @@ def _slice_of_order(keys: Column, start: int, stop: int, *, descending: bool) ->
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """One task as screens show it; times in seconds since 1970 (0: not yet), duration and cpu in seconds, bytes.
+    """One task as screens show it; times in seconds since 1970 (0: not yet), durations and cpu in seconds, bytes.
 
     Duration and cpu of a task that runs are those so far, within the interval of statuses.
     """
@@ -112,6 +114,10 @@ class TaskRow:
     duration: float
     cpu: float
     memory: int
+    fetch: float
+    """Seconds of the duration in which objects were fetched that the call needs."""
+    store: float
+    """Seconds of it in which the result was stored."""
     parent: int
     """The task that has submitted it; 0 if a client has."""
 
@@ -255,8 +261,7 @@ class TaskTable:
             columns["step"][row], columns["status"][row], columns["ended"][row] = TaskStep.ENDED, status, time
             if profile.pid or not columns["pid"][row]:
                 columns["agent"][row] = agent
-                columns["duration"][row], columns["cpu"][row], columns["memory"][row] = profile[:3]
-                columns["pid"][row], columns["worker"][row], columns["attempt"][row] = profile[3:]
+                self._ran(row, profile)
             else:
                 self._stopped(row, time)
             self._has_ended((row,))
@@ -271,9 +276,12 @@ class TaskTable:
         columns["step"][row], columns["status"][row], columns["ended"][row] = TaskStep.ENDED, status, time
         columns["function"][row], columns["session"][row] = self.function_number(function), session
         columns["agent"][row], columns["assigned"][row] = agent, begun
-        columns["duration"][row], columns["cpu"][row], columns["memory"][row] = profile[:3]
-        columns["pid"][row], columns["worker"][row], columns["attempt"][row] = profile[3:]
+        self._ran(row, profile)
         self._has_ended((row,))
+
+    def _ran(self, row: int, profile: Profile) -> None:
+        for name, figure in zip(_PROFILED, profile, strict=True):
+            self._columns[name][row] = figure
 
     def restore(self, columns: Mapping[str, Sequence[Any]]) -> None:
         """Fill an empty table with tasks that have ended: values by column; the others are 0.
@@ -387,7 +395,7 @@ class TaskTable:
         return TaskRow(
             get["id"], self.function_name(row), get["session"], self.state(row), get["agent"], get["worker"],
             get["pid"], get["attempt"], get["since"], get["assigned"], get["ended"], get["run"], get["duration"] / 1e6,
-            get["cpu"] / 1e6, get["memory"], get["parent"],
+            get["cpu"] / 1e6, get["memory"], get["fetch"] / 1e6, get["store"] / 1e6, get["parent"],
         )  # fmt: skip
 
     def span(self, first: int, count: int) -> TaskSpan:

@@ -193,12 +193,15 @@ def functions(model: MonitorModel, request: PageRequest) -> TablePage:
                 "mean": figures.duration / ran if ran else 0.0,
                 "longest": figures.longest,
                 "cpu": figures.cpu,
+                "transfers": figures.transfers,
                 "memory": figures.peak_memory,
             }
         )
     page = page_of(rows, request, ("function",))
     for row in page.rows:
-        row.update({name: duration(row[name]) for name in ("mean", "longest", "cpu")}, memory=size(row["memory"]))
+        row.update(
+            {name: duration(row[name]) for name in ("mean", "longest", "cpu", "transfers")}, memory=size(row["memory"])
+        )
     return page
 
 

@@ -137,19 +137,29 @@ class Legend:
 
 _BAR = """(params, api) => {
   const row = api.value(0), begin = api.coord([api.value(1), row]), end = api.coord([api.value(2), row]);
-  const height = api.size([0, 1])[1] * 0.7, state = api.value(4), colour = api.value(7);
+  const height = api.size([0, 1])[1] * 0.7, state = api.value(4), colour = api.value(9);
   const left = Math.max(begin[0], params.coordSys.x);
   const right = Math.min(Math.max(end[0], begin[0] + 2), params.coordSys.x + params.coordSys.width);
-  const shape = right > left && {x: left, y: begin[1] - height / 2, width: right - left, height: height};
+  if (right <= left) return null;
   const bad = state === 'raised' || state === 'failed', gone = state === 'cancelled';
-  return shape ? {type: 'rect', shape: shape, style: {fill: gone ? '#999' : colour,
-    opacity: state === 'running' ? 0.55 : 1, stroke: bad ? '#d00' : 'none', lineWidth: bad ? 2 : 0}} : null;
+  const part = (from, to, style) => ({type: 'rect', style: style,
+    shape: {x: from, y: begin[1] - height / 2, width: to - from, height: height}});
+  const within = (at) => Math.min(Math.max(at, left), right);
+  const called = within(api.coord([api.value(7), row])[0]), returned = within(api.coord([api.value(8), row])[0]);
+  const transfers = [[left, called], [returned, right]].filter(([from, to]) => to - from >= 1);
+  return {type: 'group', children: [
+    part(left, right, {fill: gone ? '#999' : colour, opacity: state === 'running' ? 0.55 : 1}),
+    ...transfers.map(([from, to]) => part(from, to, {fill: '#000', opacity: 0.45})),
+    ...(bad ? [part(left, right, {fill: 'none', stroke: '#d00', lineWidth: 2})] : []),
+  ]};
 }"""
 _HINT = """(params) => { const v = params.value;
   const escape = (text) => String(text).replace(/[&<>]/g, (c) => `&#${c.charCodeAt(0)};`);
-  const ms = v[2] - v[1], took = ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(1)} s`;
-  return `<b>${escape(v[3])}</b><br>${escape(v[4])}, ${took}<br>since ${new Date(v[1]).toLocaleString('sv-SE')}<br>`
-    + `task ${escape(v[5])}<br>on ${escape(v[6])}`; }"""
+  const took = (ms) => ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(1)} s`;
+  const moved = [['objects are fetched for', v[7] - v[1]], ['the result is stored for', v[2] - v[8]]];
+  return `<b>${escape(v[3])}</b><br>${escape(v[4])}, ${took(v[2] - v[1])}<br>`
+    + moved.filter(([, ms]) => ms > 0).map(([what, ms]) => `${what} ${took(ms)}<br>`).join('')
+    + `since ${new Date(v[1]).toLocaleString('sv-SE')}<br>task ${escape(v[5])}<br>on ${escape(v[6])}`; }"""
 
 _OPEN = "(clicked) => clicked.componentType === 'series' && openPage(`/task/${clicked.value[5]}`)"
 

@@ -77,7 +77,8 @@ FUNCTIONS = TableKind(
     "functions",
     {
         "function": "function", "calls": "ended", "success": "success", "raised": "raised", "failed": "failed",
-        "cancelled": "cancelled", "mean": "mean", "longest": "longest", "cpu": "cpu, in all", "memory": "peak memory",
+        "cancelled": "cancelled", "mean": "mean", "longest": "longest", "cpu": "cpu, in all",
+        "transfers": "transfers, in all", "memory": "peak memory",
     },
     key="function", order="calls", links={"function": ("function", "function")},
 )  # fmt: skip

@@ -188,8 +188,8 @@ SAMPLES: Final = 10
 DESCRIPTORS_LOST: Final = 74
 """Exit code (EX_IOERR) of a worker whose task closed or replaced its descriptors, so that it cannot report."""
 
-REPLY: Final = struct.Struct("<BBxxIQQQQIII")
-"""Kind, status, length of the payload, run; then a PROFILE: duration, CPU, peak memory, pid, worker, attempt."""
+REPLY: Final = struct.Struct("<BBxxIQQQQIIIII")
+"""Kind, status, length of the payload, run; then a PROFILE."""
 _SEEN: Final = struct.Struct("<BBxxIQQ")
 _PROFILE_AT: Final = 16
 

@@ -26,7 +26,7 @@ from scaler_protocol.errors import (
 )
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.messages import Encoding, Status
-from scaler_protocol.profiles import NO_PROFILE, PROFILE
+from scaler_protocol.profiles import NO_PROFILE, Profile
 from scaler_worker.agent.core.records import ATTEMPT, RUN, TASK, Entry
 from scaler_worker.ipc.frames import STORED, WITH_INPUTS, Definition
 from scaler_worker.ipc.inputs import split_inputs
@@ -109,9 +109,9 @@ class CallCodec:
             status, payload = self._outcome(answer, definition)
         except BaseException as error:
             return _ended(entry, *failed(ScalerError(f"the output of Symphony cannot be used: {headline(error)}")))
-        profile = PROFILE.pack(
+        profile = Profile(
             answer.duration_us, answer.cpu_us, answer.peak_memory, answer.pid & 0xFFFFFFFF, slot, entry[ATTEMPT]
-        )
+        ).packed()
         if len(payload) <= INLINE_LIMIT or not self._store.named:
             return CallEnded(entry, status, bytes(payload), profile)
         try:

@@ -6,6 +6,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic_ns
 from typing import Any, Final
 
 from scaler_client.objects.store import PATIENCE_SECONDS, StorageDoor
@@ -67,6 +68,7 @@ class WorkerObjectStore:
         self._limit = limit
         self._cache = cache
         self._keys = keys
+        self.fetching = self.storing = 0
         self._kept: OrderedDict[bytes, _CachedObject] = OrderedDict()
         self._size = 0
         self._async_puts = AsyncPuts(UNCONFIRMED_BYTES)
@@ -91,7 +93,11 @@ class WorkerObjectStore:
 
     def get(self, reference: bytes) -> Buffer:
         """Fetch an object; raises ScalerError."""
-        return self.door.connection().get(Reference.unpack(reference))
+        begun = monotonic_ns()
+        try:
+            return self.door.connection().get(Reference.unpack(reference))
+        finally:
+            self.fetching += monotonic_ns() - begun
 
     def get_shared(self, reference: bytes) -> Buffer:
         """Fetch an object through the cache; raises ScalerError."""
@@ -149,7 +155,11 @@ class WorkerObjectStore:
         """Store the result of a run in its task's session; returns the packed reference. Raises ScalerError."""
         name = result_name(self._secret, task, run, self._pid)
         buffers = payload.pieces if isinstance(payload, BufferedPickle) else payload
-        return self.door.connection().put(buffers, session=session_of(task), name=name).pack()
+        begun = monotonic_ns()
+        try:
+            return self.door.connection().put(buffers, session=session_of(task), name=name).pack()
+        finally:
+            self.storing += monotonic_ns() - begun
 
     def may_put_soon(self, size: int) -> bool:
         """Whether `size` bytes may be put without waiting."""

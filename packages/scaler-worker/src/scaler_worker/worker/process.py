@@ -289,7 +289,7 @@ def _preload(config: WorkerConfig, pipe: ResultPipe) -> bool:
     except BaseException as error:
         reason = f"preload {config.preload} failed: {headline(error)}\n{formatted(error)}"
         text = reason.rstrip().encode("utf-8", "replace")
-        pipe.write(REPLY.pack(PRELOAD_FAILED, 0, len(text), 0, 0, 0, 0, 0, 0, 0) + text)
+        pipe.write(REPLY.pack(PRELOAD_FAILED, 0, len(text), *[0] * 9) + text)
         return False
     return True
 

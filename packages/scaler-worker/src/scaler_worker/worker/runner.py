@@ -31,6 +31,7 @@ from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import DeserializeError, InitializerError, ScalerError
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.outputs import StreamOutput
+from scaler_protocol.profiles import LONGEST_TRANSFER_US
 from scaler_worker.ipc.frames import (
     DEFINE,
     FOLLOWS,
@@ -81,6 +82,10 @@ LONG_NANOSECONDS: Final = 50_000_000
 
 class ObjectStore(Protocol):
     """Port to object storage, for payloads over INLINE_LIMIT."""
+
+    fetching: int
+    storing: int
+    """Nanoseconds in which objects were fetched, and results stored, since these were set to 0."""
 
     @property
     def named(self) -> bool:
@@ -239,7 +244,7 @@ class Runner:
         sequence, runs, tasks, handles, lengths, attempts, flags, end = unpack_tasks(datagram)
         cells, clock, cpu_clock, invokers = self._cells, self._clock, self._cpu_clock, self._functions.use(handles)
         pack, pid, number, changes, output = REPLY.pack, self._pid, self._number, self._may_have_changed, self._output
-        start, cpu_start = clock(), cpu_clock()
+        start, cpu_start, store = clock(), cpu_clock(), self._store
         for run, task, handle, length, attempt, flag in zip(
             runs, tasks, handles, lengths, attempts, flags, strict=True
         ):
@@ -278,12 +283,10 @@ class Runner:
             else:
                 cpu_start += cpu
             start = stop
-            profile = duration // 1000, cpu // 1000, self._peak, pid, number, attempt
-            packed = pack(kind, status, len(payload), run, *profile) + bytes(payload)
-            if reply is None:
-                self._write(packed)
-            else:
-                reply.complete(packed, partial(_failing, run, profile))
+            moved = _transfers(store, duration) if store is not None and (store.fetching or store.storing) else (0, 0)
+            profile = duration // 1000, cpu // 1000, self._peak, pid, number, attempt, *moved
+            write = self._write if reply is None else partial(reply.complete, on_error=partial(_failing, run, profile))
+            write(pack(kind, status, len(payload), run, *profile) + bytes(payload))
             self._last = run
 
     def _finish_run(self, status: int, payload: Payload) -> tuple[int, int, Payload, PendingReply | None]:
@@ -402,7 +405,7 @@ class Runner:
         self._write(self._packed(kind, status, run, payload))
 
     def _packed(self, kind: int, status: int, run: int, payload: bytes) -> bytes:
-        return REPLY.pack(kind, status, len(payload), run, 0, 0, 0, self._pid, self._number, 0) + payload
+        return REPLY.pack(kind, status, len(payload), run, 0, 0, 0, self._pid, self._number, 0, 0, 0) + payload
 
 
 CALLING_CODE: Final = Runner._run_tasks.__code__
@@ -419,6 +422,17 @@ def _pieces(text: bytes, limit: int) -> Iterator[bytes]:
         yield text[at:end]
         at = end
     yield text[at:]
+
+
+def _transfers(store: ObjectStore, duration: int) -> tuple[int, int]:
+    """The microseconds in which the run that ends has fetched objects, and stored its result.
+
+    Together they are at most its duration, in nanoseconds: threads of a task may fetch at once.
+    """
+    fetching = min(store.fetching, duration)
+    storing = min(store.storing, duration - fetching)
+    store.fetching = store.storing = 0
+    return min(fetching // 1000, LONGEST_TRANSFER_US), min(storing // 1000, LONGEST_TRANSFER_US)
 
 
 def _failing(run: int, profile: tuple[int, ...], error: ScalerError) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scaler_protocol.messages import Done, Ended, NeedInputs, NeedTasks, Output
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.profiles import PROFILE
+from scaler_protocol.profiles import Profile
 from scaler_worker.agent.core.split_by_session import by_session
 
 A, B = 1 << 32, 2 << 32
@@ -17,7 +17,7 @@ def test_one_session_stays_whole() -> None:
 
 
 def test_done_is_cut() -> None:
-    profiles = [PROFILE.pack(at, 0, 0, 0, 0, 0) for at in range(3)]
+    profiles = [Profile(at, 0, 0, 0, 0, 0).packed() for at in range(3)]
     done = Done([A, B, A + 1], [0, 1, 2], Payloads([b"a", b"b", b"c"]), [7, 8, 9], [1, 2], b"".join(profiles), "w")
     assert dict(by_session(done)) == {
         1: Done([A, A + 1], [0, 2], Payloads([b"a", b"c"]), [7, 9], [1], profiles[0] + profiles[2], "w"),
