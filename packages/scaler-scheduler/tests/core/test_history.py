@@ -6,8 +6,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from scaler_protocol.codec import decode, encode
+from scaler_protocol.ids import first_task, function_id
 from scaler_protocol.limits import OUTPUT_BYTES
-from scaler_protocol.messages import AgentStatus, Output
+from scaler_protocol.messages import AgentStatus, Group, Output, Submit
 from scaler_protocol.monitoring import MonitorHistory, TaskEvents
 from scaler_protocol.outputs import KEPT
 from scaler_protocol.payloads import Payloads
@@ -60,6 +61,21 @@ def test_figures_can_be_sent_whatever_agents_report(driver: SchedulerDriver) -> 
     driver.feed(agent, AgentStatus(**columns))  # type: ignore[arg-type]
     driver.later(FIGURE_SECONDS)
     assert decoded(driver.core.state.event_log.history.message(0.0)).figure_rsses[-1] == most
+
+
+def test_tasks_that_lack_inputs_wait(driver: SchedulerDriver) -> None:
+    client = driver.client()
+    first = first_task(client[0]) + 1
+    driver.feed(
+        client,
+        Submit(
+            (Group(function_id(b"body")),), [first, first + 1], Payloads([b"call"] * 2), graph=first, graph_size=2,
+            dependents=[1], needs=[first], functions=(function_id(b"body"),), names=("f",), bodies=Payloads([b"body"]),
+        ),
+    )  # fmt: skip
+    driver.later(FIGURE_SECONDS)
+    assert driver.core.state.waiting.count == 1
+    assert decoded(driver.core.state.event_log.history.message(0.0)).figure_waiting[-1] == 2
 
 
 def decoded(message: MonitorHistory) -> MonitorHistory:

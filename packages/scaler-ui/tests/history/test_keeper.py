@@ -16,6 +16,7 @@ import pytest
 
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import EventKind, TaskStep
+from scaler_protocol.profiles import Profile
 from scaler_ui.history.file import IN_USE, HistoryFile
 from scaler_ui.history.keeper import HistoryKeeper
 from scaler_ui.model import failures, views
@@ -102,6 +103,26 @@ def test_a_killed_process_leaves_what_it_has_written(publications: Publications,
     assert len(kept_in(left / "history.db").tasks) == 3
 
 
+def test_work_goes_on_while_it_is_written(publications: Publications, tmp_path: Path) -> None:
+    path, model, rounds = tmp_path / "history.db", MonitorModel(), 300
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # the history's thread is interrupted everywhere
+    try:
+        with keeping(path, model) as keeper:
+            model.take(publications.groups((1, "jobs:price", 7, 0, "", "")), 1.0)
+            for number in range(rounds):  # each counts in a bucket of its own, on an hour's workload
+                took = Profile(round(1.05 ** (number + 1)), 1, 1, 77, 0, 1).packed()
+                model.take(publications.batch(TaskStep.ENDED, 1, number, time=6000.0, profiles=took), 1.0)
+                keeper.turn()
+            keeper.close()
+            assert keeper.is_idle and not keeper.state.fault and not keeper.state.left_out
+    finally:
+        sys.setswitchinterval(before)
+    kept = kept_in(path)
+    assert [each.task for each in kept.tasks] == list(range(rounds))
+    assert kept.workloads == list(model.workloads.rows.values()) and kept.workloads[0].runs.count == rounds
+
+
 def test_a_client_whose_name_comes_later_is_kept_with_it(publications: Publications, tmp_path: Path) -> None:
     path, model = tmp_path / "history.db", MonitorModel()
     with keeping(path, model) as keeper:
@@ -130,7 +151,7 @@ def kept_in(path: Path) -> Kept:
 
 
 def task(number: int, ended: float) -> KeptTask:
-    return KeptTask(number, "f", 1, 0, "vm:1", "vm", 7, 0, 1, ended, ended, ended, 10, 10, 10)
+    return KeptTask(number, "f", 1, 0, "vm:1", "vm", 7, 0, 1, ended, ended, ended, 10, 10, 10, 4, 5)
 
 
 def test_numbers_that_sqlite_cannot_hold_are_kept_as_its_greatest(tmp_path: Path) -> None:

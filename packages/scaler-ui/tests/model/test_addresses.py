@@ -33,11 +33,12 @@ PRINTABLE = st.text(st.characters(exclude_categories=["C", "Z"], include_charact
 
 
 @settings(max_examples=50)
-@given(st.lists(PRINTABLE, min_size=1, max_size=3))
+@given(st.lists(PRINTABLE | st.sampled_from([".", "..", "..;", ".;;", ";"]), min_size=1, max_size=3))
 def test_names_with_any_character_are_found_again(names: list[str]) -> None:
     made = address("function", *names)
     assert names_in(made) == ["function", *names]
     assert made.isascii() and not set(made) & set(' ?#"<>\\')
+    assert not {".", ".."} & set(made.split("/")), "browsers would take these for folders"
 
 
 def test_tasks_and_workers_are_named() -> None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import EventKind, TaskEvents, TaskStep
 from scaler_ui.model import views
 from scaler_ui.model.addresses import PageRequest
@@ -18,24 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def model(publications: Publications) -> MonitorModel:
-    return publications.model_of(
-        publications.status(40, at=1000.0, succeeded=0),
-        publications.groups((9, "math:sqrt", 7, 0, "", ""), (8, "time:sleep", 7, 0, "", "")),
-        publications.batch(TaskStep.WAITING, 9, *range(1, 61)),
-        publications.batch(TaskStep.WAITING, 8, *range(61, 71), time=1000.5),
-        publications.batch(TaskStep.ENDED, 1, *range(1, 31), time=1001.0),
-        publications.batch(TaskStep.ENDED, 1, 31, statuses=bytes([Status.RAISED]), time=1001.0),
-        TaskEvents(
-            text_numbers=(1, 2),
-            text_kinds=(3, 1),
-            text_subjects=("vm", ""),
-            text_times=(1.0, 2.0),
-            text_levels=(20, 30),
-            text_tasks=(0, 31),
-            texts=("came", "a run was lost"),
-        ),
-        publications.status(40, at=1002.0, succeeded=100),
-    )
+    return publications.square_roots()
 
 
 def test_tasks_in_pages(model: MonitorModel) -> None:
@@ -97,8 +79,9 @@ def test_the_overview(model: MonitorModel) -> None:
 
 def test_lines_share_their_times_and_are_interrupted_where_nothing_was_heard(publications: Publications) -> None:
     times = [*range(0, 601), *range(700, 1300)]
-    model = publications.model_of(*(publications.status(1, at=float(at), succeeded=3 * at) for at in times))
+    model = publications.model_of(*(publications.status(1, at=float(at), succeeded=3 * at, held=2) for at in times))
     lines = views.lines(model)
+    assert lines["waiting"][-1][1] == int(views.figures(model)["waiting"]) == 6, "ready ones, and those without inputs"
     assert {tuple(at for at, _ in line) for line in lines.values()} == {tuple(at for at, _ in lines["cpu"])}
     model = publications.model_of(*(publications.status(1, at=float(at), succeeded=3 * at) for at in times[300:900]))
     rates = [rate for _, rate in views.lines(model)["tasks/s"]]

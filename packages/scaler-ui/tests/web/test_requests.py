@@ -1,4 +1,4 @@
-"""Connections of readers that do not finish what they ask."""
+"""Requests of readers: unfinished ones, and HEAD."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from scaler_ui.web import requests
 REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
-async def page(scope: dict[str, Any], receive: object, send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+async def page(scope: Any, receive: object, send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
     await asyncio.sleep(0.5 if scope["path"] == "/slow" else 0)
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    status = 200 if scope["method"] == "GET" else 405
+    await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"2")]})
     await send({"type": "http.response.body", "body": b"ok"})
 
 
@@ -35,9 +36,12 @@ async def answers(port: int, *sent: bytes) -> bytes:
 def test_who_does_not_finish_a_request_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "HEAD_SECONDS", 0.2)
 
-    async def all_answers() -> tuple[bytes, bytes, bytes, bytes]:
+    async def all_answers() -> list[bytes]:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            config = uvicorn.Config(page, http=requests.TimedProtocol, lifespan="off", log_level="warning", ws="none")
+            application = requests.HeadAsGet(page)
+            config = uvicorn.Config(
+                application, http=requests.TimedProtocol, lifespan="off", log_level="warning", ws="none"
+            )
             server = uvicorn.Server(config)
             serving = asyncio.create_task(server.serve([listener]))
             port = listener.getsockname()[1]
@@ -47,12 +51,14 @@ def test_who_does_not_finish_a_request_is_disconnected(monkeypatch: pytest.Monke
                 answers(port, REQUEST[:-2]),
                 answers(port, slow),
                 answers(port, REQUEST, REQUEST, REQUEST[:-2]),
+                answers(port, REQUEST.replace(b"GET", b"HEAD")),
             )
             server.should_exit = True
             await serving
-            return said
+            return list(said)
 
-    silent, unfinished, slow, several = asyncio.run(all_answers())
+    silent, unfinished, slow, several, head = asyncio.run(all_answers())
     assert (silent, unfinished) == (b"", b"")
     assert slow.endswith(b"ok"), "the time of an answer is not limited"
     assert several.count(b"200 OK") == 2
+    assert b"200 OK" in head and head.endswith(b"\r\n\r\n"), "only the head of the page"

@@ -5,6 +5,7 @@ The scheduler and the web page serve the same metrics, so this module is below b
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
@@ -24,6 +25,8 @@ from scaler_protocol.safe_text import escaped_message
 
 Newest = Callable[[], tuple[MonitorStatus | None, StorageStatus | None]]
 """Returns the last status of the scheduler, None if it is silent, and of object storage."""
+_DEFAULT_NAME = re.compile(r"(\S+@\S+ .+) \d+")
+"""Of a client: with its process id it would make series without end."""
 PROCESS_STATES = ("starting", "idle", "running", "blocked", "stopping", "draining")
 
 
@@ -43,7 +46,7 @@ def families(status: MonitorStatus, storage: StorageStatus | None) -> Iterator[M
         status.received_names,
         status.received_counts,
     )
-    yield GaugeMetricFamily("scaler_clients", "Connected clients.", value=status_counts.clients(status))
+    yield from _clients(status)
     yield from _agents(status)
     yield from _managers(status)
     yield from _functions(status)
@@ -93,6 +96,16 @@ def _durations(status: MonitorStatus) -> Iterator[Metric]:
         ends = zip(map(str, status.duration_bounds), accumulate(buckets), strict=True)
         family.add_metric([], buckets=[*ends, ("+Inf", count)], sum_value=seconds)
         yield family
+
+
+def _clients(status: MonitorStatus) -> Iterator[Metric]:
+    yield GaugeMetricFamily("scaler_clients", "Connected clients.", value=status_counts.clients(status))
+    tasks = Counter[str]()
+    for name, count in zip(status.client_names, status.client_tasks, strict=True):
+        if name:  # tasks that submit tasks have none
+            tasks[_DEFAULT_NAME.sub(r"\1", name)] += count
+    text = "Tasks that clients have not released, by the name of the client; default names without the process id."
+    yield _gauge("scaler_client_tasks", text, ("client",), tasks, tasks.values())
 
 
 def _agents(status: MonitorStatus) -> Iterator[Metric]:

@@ -221,7 +221,7 @@ class SchedulerCore:
         if self._named_sessions:
             self._named_sessions.settle(now)
         if now >= state.event_log.history.figures_at:
-            state.event_log.take_figures(state.waiting.count, state.agents.values())
+            state.event_log.take_figures(state.agents.values())
         out, state.out = state.out, []
         return out
 

@@ -236,7 +236,7 @@ class History:
         self.printed.add(task.group.lane.session.share, printed, _ENTRY_BYTES + len(text))
         return printed
 
-    def take_figures(self, now: float, ended: int, waiting: int, agents: Iterable[AgentRecord]) -> None:
+    def take_figures(self, now: float, ended: int, unfinished: int, agents: Iterable[AgentRecord]) -> None:
         """Keep figures of this moment."""
         self.figures_at = now + FIGURE_SECONDS
         assigned = running = rss = 0
@@ -245,6 +245,7 @@ class History:
             assigned, running = assigned + len(agent.runs), running + len(agent.running)
             if agent.status is not None:
                 cpu, rss = cpu + sum(agent.status.cpus), rss + sum(agent.status.rsses)
+        waiting = max(0, unfinished - assigned)  # a task may have two runs
         self.figures.append(PastFigures(now, ended, waiting, assigned, running, cpu, min(rss, _RSS_MOST)))
 
     def message(self, since: float) -> MonitorHistory:

@@ -40,14 +40,23 @@ _OWN = frozenset({"sort", "text", "page", "rows", *FILTERS})
 
 def address(place: str, *names: str, **query: str) -> str:
     """The address of the page about what has these names, which may hold any character."""
-    path = "/".join(["", place, *(quote(name, safe=":@") for name in names)])
+    path = "/".join(["", place, *(quote(_undotted(name), safe=":@") for name in names)])
     said = urlencode({name: value for name, value in query.items() if value}, quote_via=quote, safe=":")
     return f"{path}?{said}" if said else path
 
 
 def names_in(path: str) -> list[str]:
     """The place and the names of which a path consists."""
-    return [unquote(part) for part in urlsplit(path).path.split("/")[1:]]
+    return [_dotted(unquote(part)) for part in urlsplit(path).path.split("/")[1:]]
+
+
+def _undotted(name: str) -> str:
+    """The name with a semicolon behind it if browsers would take it, or what `_dotted` makes of it, for a folder."""
+    return f"{name};" if name.rstrip(";") in (".", "..") else name
+
+
+def _dotted(part: str) -> str:
+    return part[:-1] if part.endswith(";") and part.rstrip(";") in (".", "..") else part
 
 
 def read_task(name: str) -> int | None:

@@ -177,6 +177,7 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
     from scaler_ui.web.access import AccessGuard
     from scaler_ui.web.operator_actions import OperatorActions
     from scaler_ui.web.pages import Pages
+    from scaler_ui.web.requests import HeadAsGet
 
     logging.getLogger("uvicorn.error").addFilter(_is_a_fault)
     registry = CollectorRegistry()
@@ -191,6 +192,7 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
         return HTMLResponse(Path(__file__).with_name("unknown.html").read_text("utf-8"), 404)
 
     names = (options.host, socket.gethostname(), socket.getfqdn(), *options.name)
+    app.add_middleware(HeadAsGet)
     app.add_middleware(AccessGuard, token=token, names=names, user_header=options.user_header, proxies=options.proxy)
     app.timer(LOOK_SECONDS, listening.look)
     app.on_shutdown(listening.close)

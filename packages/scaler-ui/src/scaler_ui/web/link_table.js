@@ -1,7 +1,8 @@
 // NiceGUI's table with links in cells. A slot would do as well, but every update would make its cells anew, and the focus would be lost.
 import { convertDynamicProperties } from "../../static/utils/dynamic_properties.js";
 
-const encoded = (name) => encodeURIComponent(name).replaceAll("%3A", ":").replaceAll("%40", "@");
+// As scaler_ui.model.addresses.address: "." and ".." would be folders.
+const encoded = (name) => encodeURIComponent(/^\.\.?;*$/.test(name) ? `${name};` : name).replaceAll("%3A", ":").replaceAll("%40", "@");
 
 export default {
   template: `<q-table ref="qRef" :columns="converted">

@@ -1,13 +1,30 @@
-"""Connections of readers: who does not finish what he asks is disconnected."""
+"""Requests of readers: who does not finish what he asks is disconnected; HEAD is answered as GET."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 HEAD_SECONDS = 10.0
 """Time for the head of a request, at least; at most twice as long."""
+
+
+Application = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
+
+
+class HeadAsGet:
+    """ASGI middleware that has HEAD answered as GET; uvicorn leaves the body out."""
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        """Handle one request or connection."""
+        is_head = scope["type"] == "http" and scope["method"] == "HEAD"
+        await self._app({**scope, "method": "GET"} if is_head else scope, receive, send)
 
 
 class TimedProtocol(HttpToolsProtocol):
