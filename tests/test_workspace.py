@@ -71,6 +71,7 @@ COVERED_BY = {
     "scaler_scheduler/core": "packages/scaler-scheduler/tests/core/test_core.py",
     "scaler_scheduler/journal": "packages/scaler-scheduler/tests/journal/test_replay.py",
     "scaler_scheduler/monitoring": "packages/scaler-scheduler/tests/service/test_shell.py",
+    "scaler_scheduler/relay": "tests/world/test_relays.py",
     "scaler_scheduler/scaling": "packages/scaler-scheduler/tests/scaling/test_planner.py",
     "scaler_scheduler/service": "packages/scaler-scheduler/tests/service/test_shell.py",
     "scaler_storage/engine": "packages/scaler-storage/tests/engine/test_engine.py",

@@ -12,6 +12,7 @@ from scaler_io.service.cli import Command, default_text
 from scaler_io.service.options import KEYS, REQUIRED, Option
 from scaler_launch import drain, dump, keys, results, status
 from scaler_launch.__main__ import HELP
+from scaler_scheduler.relay import options as relay
 from scaler_scheduler.service import options as scheduler
 from scaler_storage import options as storage
 from scaler_ui.terminal import profile, top, why
@@ -27,6 +28,7 @@ NATIVE = kind_named("baremetal_native").COMMAND
 ADAPTER = adapter_server.command()
 PROGRAMS: Sequence[Command[Any]] = (
     scheduler.COMMAND,
+    relay.COMMAND,
     cluster.COMMAND,
     storage.COMMAND,
     *(kind_named(kind).COMMAND for kind in KINDS),

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from cluster import FUNCTION, Cluster
 from lone_core import CLIENT, FIRST, SESSION, LoneCore, Restart, agent, layers
+from relayed import RelayedCluster
 from sockets import SocketCluster
 
 from scaler_io.links.events import PeerLost
@@ -62,6 +63,17 @@ def per_task(hosts: int, seconds: tuple[float, float], tasks: int) -> Figures:
     waiting = 20 * hosts
     cluster.work(caller, tasks, waiting)
     return [cluster.work(caller, tasks, waiting) / tasks * 1e6]
+
+
+def relayed(relays: int, hosts: int, workers: int, tasks: int) -> Figures:
+    """CPU microseconds per task of 1 s: of the scheduler, and of all relays."""
+    cluster = RelayedCluster(relays, hosts, workers, SECOND)
+    caller = cluster.caller()
+    waiting = 4 * relays * hosts * workers // 3
+    cluster.work(caller, relays * hosts * workers, waiting)
+    before = cluster.relays_spent
+    spent = cluster.work(caller, tasks, waiting)
+    return [spent / tasks * 1e6, (cluster.relays_spent - before) / tasks * 1e6]
 
 
 class HeardCluster(Cluster):
@@ -234,6 +246,12 @@ CASES: dict[str, tuple[str, str, Callable[[], Figures]]] = {
     ),
     "10,000 hosts x 16, tasks of 0 s": ("2.5 us", "{:.1f} us", lambda: per_task(10_000, NOTHING, 400_000)),
     "10,000 hosts x 16, tasks of 1 s": ("8 us", "{:.1f} us", lambda: per_task(10_000, SECOND, 100_000)),
+    "10,000 hosts x 16 behind 40 relays, tasks of 1 s: scheduler, relays": (
+        "8 us", "{:.1f} us, {:.1f} us", lambda: relayed(40, 250, 16, 320_000),
+    ),
+    "10,000 hosts x 64 behind 40 relays, tasks of 1 s: scheduler, relays": (
+        "-", "{:.1f} us, {:.1f} us", lambda: relayed(40, 250, 64, 1_280_000),
+    ),
     "100 priorities": ("+ 0.5 us", "{:.1f} + {:.1f} us", lambda: kinds(priorities(100))),
     "2,000 priorities": ("+ 0.5 us", "{:.1f} + {:.1f} us", lambda: kinds(priorities(2_000))),
     "100 requirements": ("3 us", "{:.1f} + {:.1f} us", lambda: kinds(requirements(100))),

@@ -327,7 +327,7 @@ class WorldClient(Caller):
         self, network: MemoryNetwork, address: Address, name: str, timeout_seconds: float, session_name: str = ""
     ) -> None:
         random: Random = network.random
-        super().__init__(name, random.randrange(1, 2**32), named=bool(session_name))
+        super().__init__(name, random.randrange(1, 2**31), named=bool(session_name))
         hello = Hello(
             Role.CLIENT,
             random.randbytes(16),

@@ -31,6 +31,7 @@ from world.callers import Caller, WorldClient, WorldFuture
 from world.hosts import SimulatedHost
 from world.journals import Disk, MemoryJournal
 from world.plans import Execution, Plan
+from world.relays import RELAY_ADDRESS, RelayLife
 
 ADDRESS = Address(path="/world/scheduler")
 CONFIG = SchedulerConfig(client_timeout_seconds=20.0, worker_timeout_seconds=5.0)
@@ -149,6 +150,7 @@ class World:
         self.hosts: list[SimulatedHost] = []
         self.clients: list[WorldClient] = []
         self.disk = Disk() if journal else None
+        self.relays: list[RelayLife] = []
         self.lives = [SchedulerLife(self.network, config, self.disk)]
         self._client_timeout, self._host_timeout = client_timeout_seconds, host_timeout_seconds
         for workers in [1] * hosts if isinstance(hosts, int) else hosts:
@@ -179,12 +181,25 @@ class World:
         """The first one."""
         return self.hosts[0]
 
-    def add_host(self, workers: int = 1, *, queue_size: int = 1000, capabilities: Sequence[str] = ()) -> SimulatedHost:
+    def add_relay(self, address: Address = RELAY_ADDRESS, above: Address = ADDRESS) -> RelayLife:
+        """A relay joins, below the scheduler or another relay."""
+        relay = RelayLife(self.network, address, above, f"relay{len(self.relays)}", self.config, self._host_timeout)
+        self.relays.append(relay)
+        return relay
+
+    def add_host(
+        self,
+        workers: int = 1,
+        *,
+        queue_size: int = 1000,
+        capabilities: Sequence[str] = (),
+        address: Address = ADDRESS,
+    ) -> SimulatedHost:
         """A host joins; it has the consumables that all hosts have."""
         name = f"host{len(self.hosts)}"
         host = SimulatedHost(
             self.network,
-            ADDRESS,
+            address,
             name,
             self.history,
             workers=workers,
@@ -232,6 +247,9 @@ class World:
         for client in self.present:
             client.check_nothing_is_held()
         self.scheduler.check_nothing_is_held(self.present)
+        for relay in self.relays:
+            if relay.shell.alive:
+                relay.check_nothing_is_held()
         for host in self.hosts:
             if host.alive:
                 host.check_nothing_is_held()
@@ -252,6 +270,9 @@ class World:
         for life in self.lives:
             assert not life.checked.errors, life.checked.errors
             assert not life.service.malformed
+        for relay in self.relays:
+            assert not relay.checked.errors, relay.checked.errors
+            assert relay.service is None or not relay.service.malformed
         assert not any(process.dialer.malformed for process in self.processes)
 
     def check_as_expected(self, futures: Iterable[WorldFuture]) -> None:

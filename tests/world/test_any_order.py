@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -12,6 +13,7 @@ from world.callers import WorldClient, WorldFuture
 from world.cluster import CONFIG, World
 from world.hosts import SimulatedHost
 from world.plans import FUNCTION, Plan
+from world.relays import RELAY_ADDRESS, RelayLife
 
 EXAMPLES = examples(25)
 STEPS = 30
@@ -257,11 +259,79 @@ class AnyFaults(RuleBasedStateMachine):
         return future.plan.result([self.value_of(need) for need in future._needs])
 
 
-def test_any_order() -> None:
+class AnyFaultsBehindRelays(AnyFaults):
+    """Some hosts are behind a relay, which is lost, too."""
+
+    @initialize(
+        seed=st.integers(0, 9),
+        hosts=st.lists(st.integers(1, 3), min_size=1, max_size=2),
+        direct=st.integers(0, 1),
+        journal=st.booleans(),
+    )
+    def start(self, seed: int, hosts: list[int], direct: int, journal: bool) -> None:
+        self.world = World(
+            seed,
+            hosts=direct,
+            clients=2,
+            client_timeout_seconds=TIMEOUT_SECONDS,
+            host_timeout_seconds=TIMEOUT_SECONDS,
+            journal=journal,
+        )
+        self.agents_in_trouble, self.clients_in_trouble, self.world_is_up = 0, False, True
+        self.world.add_relay()
+        self.world.run(0.1)
+        for workers in hosts:
+            self.world.add_host(workers, address=RELAY_ADDRESS)
+
+    @rule(
+        who=chosen,
+        plans=st.lists(some_plan, min_size=1, max_size=3),
+        repeat=st.sampled_from([1, 1, 10]),
+        group=st.sampled_from([Group(FUNCTION), Group(FUNCTION, speculate=True)]),
+    )
+    def submit(self, who: int, plans: list[Plan], repeat: int, group: Group) -> None:
+        self.some_client(who).submit(*plans * repeat, group=group)
+
+    @property
+    def relay(self) -> RelayLife | None:
+        relay = self.world.relays[-1]
+        return relay if relay.shell.alive else None
+
+    @precondition(lambda self: len(self.hosts) < MOST and self.relay is not None)
+    @rule(workers=st.integers(1, 3))
+    def host_joins_the_relay(self, workers: int) -> None:
+        self.world.add_host(workers, address=RELAY_ADDRESS)
+
+    @precondition(lambda self: self.relay is not None)
+    @rule()
+    def relay_is_killed(self) -> None:
+        self.agents_in_trouble += 1
+        self.world.relays[-1].shell.kill()
+
+    @precondition(lambda self: self.relay is None)
+    @rule()
+    def relay_is_started(self) -> None:
+        self.world.add_relay()
+
+    @precondition(lambda self: self.relay is not None)
+    @rule(seconds=whiles)
+    def relay_is_stopped(self, seconds: float) -> None:
+        self.agents_in_trouble += 1
+        self.world.relays[-1].shell.stop(seconds)
+
+    @precondition(lambda self: self.relay is not None and self.relay.dialer.connections)
+    @rule(dialer=st.booleans(), listener=st.booleans())
+    def relay_loses_its_connection(self, dialer: bool, listener: bool) -> None:
+        self.agents_in_trouble += 1
+        self.world.relays[-1].dialer.connection.cut(dialer_notices=dialer, listener_notices=listener)
+
+
+@pytest.mark.parametrize("machine", [AnyFaults, AnyFaultsBehindRelays])
+def test_any_order(machine: type[RuleBasedStateMachine]) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
     run_state_machine_as_test(
-        AnyFaults,
+        machine,
         settings=settings(
             max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, suppress_health_check=list(HealthCheck)
         ),

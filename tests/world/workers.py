@@ -260,7 +260,7 @@ class SimulatedWorker:
 
     def _submit(self, plan: Plan, run: int) -> None:
         if self.nested is None:
-            session = self._network.random.randrange(1, 2**32)
+            session = self._network.random.randrange(2**31, 2**32)
             self.nested = Caller(f"{self._host.name}/{self.number}", session)
             if self._welcome is not None:
                 self.nested.core.handle(LinkUp(self._welcome, False), self._network.now)

@@ -67,6 +67,8 @@ class Hello:
     consumable_totals: Sequence[int] = ()
     lives_on_seconds: float = 0.0
     protocol: int = PROTOCOL_VERSION
+    relay: bool = False
+    """Whether this agent is a relay, which speaks for the agents of many hosts. Its `incarnation` is in their runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,10 @@ class Welcome:
     ids_to: int = 0
     challenge: bytes = b""
     session_token: bytes = b""
+    fallback_address: str = ""
+    """Where else an agent may connect: a relay names the service above it."""
+    scheduler_incarnation: int = 0
+    """Of a relay: the incarnation of the scheduler, which clients know; 0: this is the scheduler."""
 
 
 @dataclass(frozen=True, slots=True)

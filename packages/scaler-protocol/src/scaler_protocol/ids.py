@@ -86,6 +86,11 @@ def first_run(incarnation: int) -> int:
     return incarnation << COUNTER_BITS
 
 
+def is_run_of(incarnation: int, run: int) -> bool:
+    """Whether this incarnation of a scheduler or relay has made the run id; no run is one of incarnation 0."""
+    return incarnation != 0 and first_run(incarnation) <= run < first_run(incarnation + SPARE_INCARNATIONS)
+
+
 def function_id(body: Buffer, *, stored: bool = False) -> bytes:
     """The BLAKE2b-128 of a function's body, so that equal functions are sent and kept once.
 

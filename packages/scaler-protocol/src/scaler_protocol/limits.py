@@ -172,6 +172,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
     "Welcome": {
         "heartbeat_seconds": SECONDS,
         "storage_address": NAME,
+        "fallback_address": NAME,
         "segment_directory": NAME,
         "challenge": Bytes(0, 64),
         "session_token": Bytes(0, 64),

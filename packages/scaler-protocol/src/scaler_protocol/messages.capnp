@@ -44,6 +44,7 @@ struct Hello {
   consumableNames @22 :List(Text);    # capabilities of which all runs of the agent together have a quantity
   consumableTotals @23 :List(Int64);
   livesOnSeconds @24 :Float64;        # how long at most an agent's runs go on without a connection
+  relay @25 :Bool;                    # this agent speaks for the agents of many hosts
 }
 struct Welcome {
   incarnation @0 :UInt64;
@@ -59,6 +60,8 @@ struct Welcome {
   session @10 :UInt32;         # the number of the client's named session
   idsFrom @11 :UInt64;        # counts of task ids that this session has not used: from here …
   idsTo @12 :UInt64;          # … to here; 0: all
+  fallbackAddress @13 :Text;  # where else an agent may connect
+  schedulerIncarnation @14 :UInt64;   # of a relay: that of the scheduler, which clients know
 }
 struct Refused { reasons @0 :List(Text); inUse @1 :Bool; }
 struct NeedHello {}

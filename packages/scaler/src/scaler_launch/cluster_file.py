@@ -27,7 +27,7 @@ else:
 
 STARTED: Final = ("object_storage_server", "scheduler", "cluster", "worker_manager", "gui")
 """The tables whose programs are started, in this order."""
-KNOWN: Final = (*STARTED, "native_worker_adapter", "symphony_cluster", "top", "why")
+KNOWN: Final = (*STARTED, "native_worker_adapter", "relay", "symphony_cluster", "top", "why")
 
 ANY: Final = Address("127.0.0.1", 1)
 """Stands for the address that a program which is not started may be given later."""
@@ -105,6 +105,7 @@ class _Reader:
             "worker_manager": self._read_managers,
             "gui": self._read_page,
             "native_worker_adapter": self._check_adapter,
+            "relay": self._check_relay,
             "symphony_cluster": self._check_symphony,
             "top": self._check_top,
             "why": self._check_why,
@@ -195,6 +196,14 @@ class _Reader:
         from scaler_worker.managers.adapter_server import command
 
         self._parse(command(), self._scheduler_word(self._tables["native_worker_adapter"], ANY))
+
+    def _check_relay(self) -> None:
+        from scaler_scheduler.relay.options import COMMAND
+
+        named = self._has("relay", "scheduler", "scheduler_address")
+        options = self._parse(COMMAND, [] if named else ["--scheduler", str(self._scheduler or ANY)])
+        with self._placed(COMMAND.section):
+            options.check()
 
     def _check_symphony(self) -> None:
         from scaler_worker.symphony.proxy_options import CLUSTER

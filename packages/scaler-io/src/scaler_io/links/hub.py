@@ -211,6 +211,13 @@ class Hub:
                 self._cuts.append(peer.route)
                 self._end_link(peer, "its key is accepted no longer")
 
+    def reconnect(self, now: float) -> None:
+        """Close the connections of all peers, which connect again and are welcomed anew; their streams go on."""
+        for peer in self._peers.values():
+            if peer.broken_at is None:
+                self._cuts.append(peer.route)
+                self.unreachable(peer.route, now)
+
     def has_peer(self, route: bytes) -> bool:
         """Whether a peer has said Hello on this route and is not lost."""
         return route in self._routes

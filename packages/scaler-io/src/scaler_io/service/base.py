@@ -53,6 +53,17 @@ class ServiceOptions:
         """The first of these keys that it has; None if it uses none. Raises KeyFileError, ValueError."""
         return credentials_for(self.address, self.keys, self.insecure, roles)
 
+    def authorized(self) -> AuthorizedKeys | None:
+        """The keys that the server accepts; None if it uses none. Raises KeyFileError, ValueError."""
+        if self.keys is not None:  # who may attach to a process of this user can read this user's own keys anyway
+            keep_memory_secret()
+        place = self.key_place()
+        if place is None:
+            return None
+        authorized = AuthorizedKeys(place)
+        check_pair(place, authorized.own)
+        return authorized
+
     def begin_log(self) -> None:
         """Set up logging and log where the logs go; raises ValueError, which names the path that cannot be written."""
         logs.configure(self.logging_paths, self.logging_level, self.logging_config_file, self.log_format)
@@ -80,17 +91,6 @@ class ServerOptions(ServiceOptions):
                 _require_writable(f"--{name}-directory", directory)
         self.key_place()
         refuse_exposed(self.address, self.insecure or self.keys is not None)
-
-    def authorized(self) -> AuthorizedKeys | None:
-        """The keys that the server accepts; None if it uses none. Raises KeyFileError, ValueError."""
-        if self.keys is not None:  # who may attach to a process of this user can read this user's own keys anyway
-            keep_memory_secret()
-        place = self.key_place()
-        if place is None:
-            return None
-        authorized = AuthorizedKeys(place)
-        check_pair(place, authorized.own)
-        return authorized
 
 
 def _require_writable(option: str, directory: Path) -> None:

@@ -81,7 +81,7 @@ class MemoryConnection:
         self.network = dialer.network
         self.route = route
         self.inbox: deque[list[bytes]] = deque()
-        self._dialer = dialer
+        self._dialer, self._address = dialer, dialer.address
         self._reason: str | None = None
         self._known_to_listener = True
         """Whether the connection exists for the listener."""
@@ -164,7 +164,7 @@ class MemoryConnection:
         self._known_to_listener = False
 
     def _deliver_up(self, frames: list[bytes]) -> None:
-        listener = self.network.listener(self._dialer.address)
+        listener = self.network.listener(self._address)
         if listener is not None:
             listener.deliver(self, frames)
 
@@ -250,9 +250,8 @@ class MemoryDialer(EpochDialer[MemoryConnection], MemoryEndpoint):
     """Connects an Uplink over a MemoryNetwork."""
 
     def __init__(self, network: MemoryNetwork, address: Address, uplink: Uplink) -> None:
-        super().__init__(uplink)
+        super().__init__(uplink, address)
         self.network = network
-        self.address = address
         self.connections: list[MemoryConnection] = []
         """The connections of all epochs, the current one last."""
         self._secret = network.random.randbytes(_ROUTE_BYTES)

@@ -41,12 +41,17 @@ class MemoryShell:
         self.alive = True
         self._time = time
         self._turn = turn
-        self._endpoints = list(endpoints)
+        self._endpoints: list[MemoryEndpoint] = []
         self._due = math.inf
         self._stopped_until = -math.inf
         self._turned_at, self._turns = -math.inf, 0
-        for endpoint in self._endpoints:
-            endpoint.shell = self
+        for endpoint in endpoints:
+            self.add(endpoint)
+
+    def add(self, endpoint: MemoryEndpoint) -> None:
+        """The process has another listener or dialer."""
+        self._endpoints.append(endpoint)
+        endpoint.shell = self
 
     def kill(self) -> None:
         """Kill the process; its host closes its connections."""

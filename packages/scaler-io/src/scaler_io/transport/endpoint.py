@@ -7,10 +7,11 @@ import logging
 from abc import ABC, abstractmethod
 from typing import Final, Generic, Protocol, TypeVar
 
-from scaler_io.links.events import UplinkEvent
+from scaler_io.links.events import LinkUp, UplinkEvent
 from scaler_io.links.streams import Frames
 from scaler_io.links.uplink import LinkState, Uplink
-from scaler_protocol.errors import ProtocolError, ScalerError
+from scaler_protocol.addresses import Address
+from scaler_protocol.errors import AddressError, ProtocolError, ScalerError
 from scaler_protocol.messages import Message
 
 LOGGER: Final = logging.getLogger("scaler")
@@ -48,11 +49,15 @@ ConnectionT = TypeVar("ConnectionT", bound=EpochConnection)
 class EpochDialer(ABC, Generic[ConnectionT]):
     """Opens a connection per epoch of its Uplink and moves messages both ways. One thread or loop owns it.
 
-    A shell calls `turn`, lets its core settle, calls `flush`, and then `readable` before it waits.
+    A shell calls `turn`, lets its core settle, calls `flush`, and then `readable` before it waits. If a service has
+    named a fallback, connections are tried there in turns with the address of the last Welcome.
     """
 
-    def __init__(self, uplink: Uplink) -> None:
-        self.uplink = uplink
+    def __init__(self, uplink: Uplink, address: Address) -> None:
+        self.uplink, self.address = uplink, address
+        self._fallback: Address | None = None
+        self._attempts = 0
+        """Connections since the last Welcome."""
         self.malformed = 0
         self._connection: ConnectionT | None = None
         self._logged_shortage = False
@@ -82,11 +87,15 @@ class EpochDialer(ABC, Generic[ConnectionT]):
                 refusal = self._refused(connection)
                 events += uplink.refuse(refusal) if refusal else uplink.broken(reason, now)
         self._may_be_readable = True
+        self._note(events)
         events += uplink.tick(now)
         if uplink.state in (LinkState.DOWN, LinkState.REFUSED):
             self._drop()
         if uplink.wants_connection(now):
             uplink.opened(now)
+            self._attempts += 1
+            if self._fallback is not None and self._attempts > 1:
+                self.address, self._fallback = self._fallback, self.address
             try:
                 self._connection = self._connect(uplink.epoch)
                 self._logged_shortage = False
@@ -96,6 +105,16 @@ class EpochDialer(ABC, Generic[ConnectionT]):
                     LOGGER.warning("cannot connect, will try again: %s", error)
                 events += uplink.broken(str(error), now)
         return events
+
+    def _note(self, events: list[UplinkEvent]) -> None:
+        for event in events:
+            if isinstance(event, LinkUp):
+                self._attempts = 0
+                if fallback := event.welcome.fallback_address:
+                    try:
+                        self._fallback = Address.parse_peer(fallback)
+                    except AddressError:
+                        self.malformed += 1
 
     def _receive(self, connection: ConnectionT, now: float, *, to_the_end: bool = False) -> list[UplinkEvent]:
         events: list[UplinkEvent] = []

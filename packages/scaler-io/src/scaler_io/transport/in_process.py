@@ -138,8 +138,8 @@ class InProcessDialer(EpochDialer[InProcessConnection]):
     """Connects an Uplink to a listener of the same process."""
 
     def __init__(self, listener: InProcessListener, uplink: Uplink) -> None:
-        super().__init__(uplink)
-        self._listener, self.address = listener, listener.address
+        super().__init__(uplink, listener.address)
+        self._listener = listener
 
     def _connect(self, epoch: int) -> InProcessConnection:
         return InProcessConnection(self._listener)

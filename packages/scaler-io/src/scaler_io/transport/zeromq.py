@@ -288,8 +288,8 @@ class Dialer(EpochDialer[_Connection]):
         credentials: Credentials | None = None,
     ) -> None:
         """With a `context` of the caller no thread is started, and `close` does not wait for the last messages."""
-        super().__init__(uplink)
-        self.address, self._credentials = address, credentials
+        super().__init__(uplink, address)
+        self._credentials = credentials
         self._suspects = False
         """Whether the last connection has failed as if the service had another key: the next one has a control."""
         self._control: Control | None = None

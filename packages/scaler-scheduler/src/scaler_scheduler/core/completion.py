@@ -206,7 +206,7 @@ class Completion:
         if record is None or record.state in (DONE, GONE):
             return None
         # After a restart there is no current run, so its FAILED counts, too.
-        is_current = record.is_call_missing or self._state.assigned_before.get(task) == (agent.peer, run)
+        is_current = record.is_call_missing or self._recovery.is_current(agent, record, run)
         last_counted = Status.FAILED if is_current else Status.RAISED
         if status > last_counted or not self._recovery.was_given(agent, record, run):
             return None
@@ -227,12 +227,8 @@ class Completion:
         """The task has an outcome: withdraw its current run, or take it out of the queue."""
         if record.state == WAITING:
             self._state.waiting.discard(record)
-        elif record.state == ASSIGNED and record.agent is not None:
-            self._state.withdraw(record)
-            # The agent still has the run: its outcome, which comes later, must find a record, and not this task's.
-            stand_in = TaskRecord(record.id, record.group, b"")
-            stand_in.state, stand_in.agent, stand_in.run, stand_in.cost = GONE, record.agent, record.run, record.cost
-            record.agent.runs[record.run] = stand_in
+        elif record.state == ASSIGNED:
+            self._state.take_over(record)
 
     def _runs_again(self, record: TaskRecord, status: int, payload: bytes, now: float) -> bool:
         """Count a run that ended with this status; returns whether the task runs again, and queues it."""

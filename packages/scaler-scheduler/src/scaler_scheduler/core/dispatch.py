@@ -199,7 +199,7 @@ class Dispatch:
         """Tasks of one worker go to its agent at once, or fail."""
         state = self._state
         while state.pinned:
-            to_send, failing = state.pinned.take(state.agents, recovering=self._completion.is_recovering)
+            to_send, failing = state.pinned.take(state.agent_of, recovering=self._completion.is_recovering)
             for agent, tasks in to_send.items():
                 for task in tasks:  # each may be of another root session
                     self._add_load(agent, [task])
@@ -502,7 +502,9 @@ class Dispatch:
 
 
 def _room_ahead(agent: AgentRecord, active: int) -> int:
-    """How many nodes an agent with so many runs may be sent ahead of their inputs."""
+    """How many nodes an agent with so many runs may be sent ahead of their inputs; a relay is sent none."""
+    if agent.relay_incarnation:
+        return 0
     return agent.workers * agent.queue_size - active if active < AHEAD_RUNS * agent.workers else 0
 
 

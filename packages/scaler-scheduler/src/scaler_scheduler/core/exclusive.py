@@ -52,6 +52,7 @@ class ExclusiveTasks:
         if not self._waiting:
             return []
         usable = [agent for agent in agents if agent.workers and not agent.resuming]
+        usable = [agent for agent in usable if not agent.relay_incarnation] or usable
         reserved: list[AgentRecord] = []
         for task, agent in list(self._waiting.items()):
             if agent not in usable:

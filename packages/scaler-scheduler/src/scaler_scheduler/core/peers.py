@@ -96,10 +96,12 @@ class Peers:
 
     def _faults_of_agent(self, hello: Hello) -> Iterator[str]:
         """Why an agent may not connect, as text."""
-        if not (hello.workers and hello.queue_size):
+        if not (hello.queue_size and (hello.workers or hello.relay)):
             yield "an agent has at least one worker and room for one task"
         if self._state.cluster is not None and (both := self._state.cluster.conflict(hello.capability_names)):
             yield both
+        if self._state.cluster is not None and hello.relay:
+            yield "this scheduler has --cluster-capabilities, which relays do not count: connect agents to it directly"
 
     def _changed(self, hello: Hello) -> str:
         """How the Hello of a known peer contradicts its earlier one, as text; empty if it does not."""
@@ -172,7 +174,9 @@ class Peers:
             totals = zip(hello.consumable_names, hello.consumable_totals, strict=True)
             agent.consumables = Consumables(peer, dict(totals), self._state.cluster)
         agent.lives_on_seconds = hello.lives_on_seconds
-        agent.resuming = agent.returning = bool(hello.peer_incarnation)
+        agent.relay_incarnation = hello.incarnation if hello.relay else 0
+        agent.resuming = bool(hello.peer_incarnation)
+        agent.returning = agent.resuming or hello.relay  # its agents may have been connected before
         self._state.agents[peer] = agent
         self._dispatch.joined(agent, now)
         self._managers.agent_changed(agent)
@@ -250,6 +254,7 @@ class Peers:
         objects_left: int = 0,
     ) -> None:
         agent = self._state.agents.pop(peer)
+        charged = charged and not agent.relay_incarnation  # its agents run on
         self._managers.agent_changed(agent)
         self._dispatch.left(agent)
         self._recovery.agent_left(agent, now)
@@ -262,6 +267,9 @@ class Peers:
         self._state.log(f"agent {agent.name or agent.host} {how}: {reason}", EventKind.AGENT, level, subject=agent.host)
         if self._state.cluster is not None:
             self._state.cluster.lost(peer, unsent, now + agent.lives_on_seconds)
+        if agent.relay_incarnation:
+            self._recovery.relay_lost(agent, now)
+            self._state.pinned.relay_lost(agent)
         self._completion.agent_lost(agent, reason, now, charged=charged, unsent=unsent)
         for session in [session for session in self._state.sessions.values() if session.peer == peer]:
             self._session_ends.end(session, now)
@@ -298,6 +306,7 @@ class Peers:
         if agent.is_draining != (not event.workers):
             self._managers.agent_changed(agent)
         agent.workers = event.workers
+        agent.window = max(agent.window, agent.workers)
         self._state.with_room[agent] = None
         self._worker_queries.answer()
         self._task_credits.announce(self.clients)

@@ -7,7 +7,7 @@ this worker. In the recovery period after a restart of the scheduler, agents may
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from scaler_protocol.errors import NoWorkerError, ScalerError, WorkerDiedError
 from scaler_scheduler.core.records import AgentRecord, TaskRecord
@@ -23,6 +23,8 @@ class PinnedTasks:
     """Pinned tasks that are to be sent to their agents. They are HELD."""
 
     def __init__(self) -> None:
+        self.behind: dict[bytes, AgentRecord] = {}
+        """Relays by the identities of those agents behind them that clients have been told of."""
         self._waiting: dict[TaskRecord, None] = {}
 
     def __iter__(self) -> Iterator[TaskRecord]:
@@ -42,8 +44,12 @@ class PinnedTasks:
         """A pinned task need not run any more."""
         self._waiting.pop(task, None)
 
+    def relay_lost(self, relay: AgentRecord) -> None:
+        """A relay is gone: nothing is known of its agents."""
+        self.behind = {agent: known for agent, known in self.behind.items() if known is not relay}
+
     def take(
-        self, agents: Mapping[bytes, AgentRecord], *, recovering: bool
+        self, agent_of: Callable[[bytes], AgentRecord | None], *, recovering: bool
     ) -> tuple[dict[AgentRecord, list[TaskRecord]], list[tuple[TaskRecord, ScalerError]]]:
         """Take the tasks that can be sent to their agents, by agent, and those that fail, with their errors.
 
@@ -53,7 +59,7 @@ class PinnedTasks:
         is_shared = False
         failing: list[tuple[TaskRecord, ScalerError]] = []
         for task in list(self._waiting):
-            agent = agents.get(task.group.lane.requirement.agent)
+            agent = agent_of(task.group.lane.requirement.agent)
             if agent.resuming if agent is not None else recovering:
                 continue
             room = room_for(agent, task.group.lane.requirement) if agent is not None else None

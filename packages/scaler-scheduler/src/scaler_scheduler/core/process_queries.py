@@ -50,9 +50,10 @@ class ProcessQueries:
         self._open[number] = ProcessQuery(client, message.request, agents)
         gone: dict[bytes, list[bytes]] = {}
         for worker in message.gone:
-            gone.setdefault(agent_of(worker), []).append(worker)
-        for agent in agents:
-            self._state.send(agent, ListProcesses(number, gone.get(agent, ())))
+            if (agent := self._state.agent_of(agent_of(worker))) is not None:
+                gone.setdefault(agent.peer, []).append(worker)
+        for peer in agents:
+            self._state.send(peer, ListProcesses(number, gone.get(peer, ())))
         self._answer(number)
 
     def answered(self, agent: AgentRecord, message: ProcessList) -> None:
@@ -60,12 +61,17 @@ class ProcessQueries:
         query = self._open.get(message.request)
         if query is None or agent.peer not in query.asked:
             return
-        query.asked.discard(agent.peer)
+        agents, hosts = [agent.peer] * len(message.pids), [agent.host] * len(message.pids)
+        if agent.relay_incarnation and len(message.agents) == len(message.hosts) == len(message.pids):
+            agents, hosts = list(message.agents), list(message.hosts)
+            self._state.pinned.behind.update(dict.fromkeys(agents, agent))
         query.pids += message.pids
         query.names += message.names
-        query.agents += [agent.peer] * len(message.pids)
-        query.hosts += [agent.host] * len(message.pids)
-        self._answer(message.request)
+        query.agents += agents
+        query.hosts += hosts
+        if not message.left:
+            query.asked.discard(agent.peer)
+            self._answer(message.request)
 
     def agent_left(self, agent: bytes) -> None:
         """An agent is gone, and its workers with it."""

@@ -770,6 +770,8 @@ class AgentRecord:
     consumables: Consumables | None = None
     lives_on_seconds: float = 0.0
     """For how long at most its runs go on without a connection to the scheduler."""
+    relay_incarnation: int = 0
+    """Of a relay: which incarnation made the run ids that its agents know; 0: this is the agent of one host."""
 
     @property
     def is_draining(self) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from scaler_protocol.capabilities import Capabilities
-from scaler_protocol.ids import session_of
+from scaler_protocol.ids import is_run_of, session_of
 from scaler_protocol.messages import Group, NeedTasks, Reconcile, Release, Resend, Status, Submit, pieces_of
 from scaler_scheduler.core.records import (
     ASSIGNED,
@@ -72,6 +72,8 @@ class Recovery:
         """Tasks whose outcomes agents are asked for at the end of the turn: one message to each."""
         self._knows_all = False
         """Whether a journal has told which agents and tasks there were."""
+        self._lost_relays: dict[bytes, int] = {}
+        """The incarnations of relays that were lost, until the recovery period ends."""
 
     def restored(self, agents: set[bytes], now: float) -> None:
         """A journal lists the agents of the earlier incarnation: the recovery period lasts until they have reported."""
@@ -84,6 +86,20 @@ class Recovery:
         if self._until is None:
             self._until = now + self._state.config.recovery_seconds
         self._awaits_agents |= by_agent
+
+    def relay_lost(self, relay: AgentRecord, now: float) -> None:
+        """A relay is gone, but not its agents: its tasks are HELD until these are back, for a recovery period."""
+        tasks = [task for task in relay.runs.values() if task.state == ASSIGNED]
+        for task in tasks:
+            self._state.assigned_before[task.id] = (relay.peer, task.run)
+            del relay.runs[task.run]
+            task.state, task.agent = HELD, None
+        if self._state.event_log.listening:
+            self._state.event_log.entered(HELD, tasks)
+        if tasks:
+            self._awaited.add(relay.peer)
+            self._lost_relays[relay.peer] = relay.relay_incarnation
+            self._until = max(self._until or 0.0, now + self._state.config.recovery_seconds)
 
     @property
     def awaits_agents(self) -> bool:
@@ -185,11 +201,17 @@ class Recovery:
         """An agent that was given up is back with a run: adopt it if the task still waits for another one."""
         extra, is_awaited = record.extra, record.id in self._state.assigned_before
         is_apart = record.state == HELD and extra is not None and extra.is_apart and not is_awaited
+        if record.state == ASSIGNED and self.is_current(agent, record, run):
+            self._state.take_over(record)  # a relay has it, but not the agent any more to which it gave it
+            self._move(agent, record, run)
+            return True
         is_free = record.state == WAITING or is_apart or (is_awaited and record.state == HELD)
         if not is_free or not self.was_given(agent, record, run):
             return False
         if is_awaited:
-            del self._state.assigned_before[record.id]
+            if self._state.assigned_before.pop(record.id)[0] != agent.peer:
+                self._move(agent, record, run)
+                return True
         elif is_apart:
             self._state.leave_apart(record)
         else:
@@ -205,6 +227,12 @@ class Recovery:
         self._set_running(agent, record, run)
         return True
 
+    def _move(self, agent: AgentRecord, record: TaskRecord, run: int) -> None:
+        """An agent goes on with what a relay had given it."""
+        if self._state.recorder is not None:
+            self._state.recorder.assigned(agent, run, (record.id,))
+        self._set_running(agent, record, run)
+
     def _is_older(self, agent: AgentRecord, run: int) -> bool:
         """Whether the agent may have been given this run by an earlier incarnation."""
         return agent.returning and not self._state.is_own(run)
@@ -214,11 +242,19 @@ class Recovery:
 
         Without, an earlier incarnation has given runs only of tasks that existed when their client came back.
         """
-        if self._state.assigned_before.get(record.id) == (agent.peer, run):
+        if self.is_current(agent, record, run):
             return True
         if self._state.is_own(run) or (self._knows_all and not record.group.session.nested):
             return record.notes is not None and (run, agent.peer) in record.notes.given_up
         return agent.returning and record.id <= record.group.session.last_wanted
+
+    def is_current(self, agent: AgentRecord, record: TaskRecord, run: int) -> bool:
+        """Whether the task is known to have this run on this agent, to which a relay may have passed it on."""
+        peer, before = self._state.assigned_before.get(record.id, (b"", 0))
+        if peer:
+            return (peer, before) == (agent.peer, run) or is_run_of(self._lost_relays.get(peer, 0), run)
+        holder = record.agent if record.state == ASSIGNED else None
+        return holder is not None and holder is not agent and is_run_of(holder.relay_incarnation, run)
 
     def keeps(self, agent: AgentRecord, task: int, run: int, status: int) -> bool:
         """A run has ended whose task no client has asked for yet: whether its agent must keep the outcome."""
@@ -336,7 +372,7 @@ class Recovery:
         if self._state.recorder is not None:
             for gone in self._awaited:
                 self._state.recorder.agent_left(gone)
-        self._awaited, self._reported = set(), {}
+        self._awaited, self._reported, self._lost_relays = set(), {}, {}
         self._ask_for_calls()
         for agent, run in self._running.values():
             self._state.withdraw_run(agent, run)

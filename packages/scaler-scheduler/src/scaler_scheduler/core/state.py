@@ -164,6 +164,10 @@ class SchedulerState:
         session = self.sessions.get(session_of(task))
         return session.tasks.get(task) if session else None
 
+    def agent_of(self, identity: bytes) -> AgentRecord | None:
+        """The agent of this identity, or the relay that it is behind; None if it is gone."""
+        return self.agents.get(identity) or self.pinned.behind.get(identity)
+
     def find_run(self, run: int) -> TaskRecord | None:
         """The task of this run, on any agent; None if the run is over."""
         for agent in self.agents.values():
@@ -228,6 +232,15 @@ class SchedulerState:
         """Withdraw the run of a task: its agent gets the Withdraw before any other work."""
         if task.agent is not None:
             self.withdraw_run(task.agent, task.run)
+
+    def take_over(self, task: TaskRecord) -> None:
+        """Withdraw the run of a task that has another run, or an outcome."""
+        if (agent := task.agent) is not None:
+            self.withdraw(task)
+            # The agent still has the run: its outcome, which comes later, must find a record, and not this task's.
+            stand_in = TaskRecord(task.id, task.group, b"")
+            stand_in.state, stand_in.agent, stand_in.run, stand_in.cost = GONE, agent, task.run, task.cost
+            agent.runs[task.run] = stand_in
 
     def withdraw_run(self, agent: AgentRecord, run: int) -> None:
         """Have an agent stop a run, even if no task here has it."""

@@ -114,9 +114,10 @@ class AgentLink:
                 self._was_up = True
                 self._missing.cancel()
                 welcome = event.welcome
-                self._shared.follow(welcome.incarnation, welcome.storage_address, welcome.session_token)
+                scheduler = welcome.scheduler_incarnation or welcome.incarnation
+                self._shared.follow(scheduler, welcome.storage_address, welcome.session_token)
                 self.connected.set()
-                LOGGER.info("ClusterProcess: connected to the scheduler")
+                LOGGER.info("ClusterProcess: connected to the scheduler at %s", self._dialer.address)
             elif isinstance(event, LinkDown) and self._was_up:
                 self._was_up = False
                 self._missed_since = self._loop.time()

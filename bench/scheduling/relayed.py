@@ -1,0 +1,117 @@
+"""A real scheduler service above real relays, and simulated hosts below these, in virtual time.
+
+CPU of the scheduler and of the relays is counted apart.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from cluster import REPORT_SECONDS, Cluster, Host, Memory, Peer
+
+from scaler_io.links.hub import Hub
+from scaler_io.links.link_record import PeerTimeouts
+from scaler_io.links.uplink import LinkState
+from scaler_io.service.server_loop import ServiceTurn
+from scaler_protocol.handshake import Hello, Role
+from scaler_scheduler.core.config import SchedulerConfig
+from scaler_scheduler.relay.core import PERMITTED, RelayCore, SendUp
+
+
+class RelayService:
+    """A relay as its process has it, but for its link to the scheduler. `spent`: CPU seconds in turns."""
+
+    def __init__(self, hello: Hello, wire: Memory, send: Any) -> None:
+        config = SchedulerConfig()
+        self.core = RelayCore(hello, "tcp://scheduler:1", config)
+        timeouts = PeerTimeouts(config.agent_grace_seconds, config.worker_timeout_seconds)
+        hub = Hub(hello.incarnation, admit=self.core.admit, timeouts=lambda hello: timeouts, permitted=PERMITTED)
+        perform = {SendUp: lambda effect: send(effect.message)}
+        self._turns = ServiceTurn("Relay", wire, hub, self.core, lambda: None, lambda: 0.0, perform)
+        self.spent = 0.0
+
+    def turn(self, now: float) -> float:
+        """Take a turn; returns when the next one is due."""
+        began = time.thread_time()
+        due = self._turns.turn(now)
+        self.spent += time.thread_time() - began
+        return due
+
+
+class Below(Cluster):
+    """The hosts of a relay."""
+
+    def __init__(self, service: RelayService, wire: Memory, now: float) -> None:
+        self.all, self._due, self._at = {}, [], {}
+        self.now, self.wire, self.service, self._turn_at = now, wire, service, now  # type: ignore[assignment]
+
+    def due(self) -> float:
+        """When something of a host or of the relay is due."""
+        return min(self._turn_at, self._due[0][0]) if self._due else self._turn_at
+
+
+class Relay(Peer):
+    """A relay with its hosts, as a peer of the scheduler."""
+
+    def __init__(self, number: int, hosts: Sequence[Host], now: float) -> None:
+        name = f"relay{number}"
+        hello = Hello(
+            Role.AGENT, b"r%015d" % number, number + 1, name=name, host=name, queue_size=1000,
+            capability_names=("linux",), capability_values=(-1,), relay=True,
+        )  # fmt: skip
+        super().__init__(hello, now)
+        wire = Memory()
+        self.service = RelayService(hello, wire, self.uplink.send)
+        self.below = Below(self.service, wire, now)
+        self.hosts, self._status_at = hosts, now
+
+    def handle(self, message: Any, now: float) -> None:
+        is_new = not self.service.core.is_connected
+        began = time.thread_time()
+        self.service.core.hear(message, now)
+        self.service.spent += time.thread_time() - began
+        if is_new and self.service.core.is_connected:
+            for host in self.hosts:
+                self.below.connect(host)
+        self.below._turn_at = now
+
+    def look(self, now: float) -> float:
+        below = self.below
+        below.now = now
+        below.look(now)
+        below.turns()
+        if now >= self._status_at:
+            self._status_at = now + max(REPORT_SECONDS, self.uplink.heartbeat_seconds)
+            if self.uplink.state is LinkState.UP:
+                began = time.thread_time()
+                self.uplink.send(self.service.core.status())
+                self.service.spent += time.thread_time() - began
+        return min(self._status_at, below.due(), super().look(now))
+
+
+class RelayedCluster(Cluster):
+    """A scheduler, relays, and hosts below them."""
+
+    def __init__(self, relays: int, hosts: int, workers: int, seconds: tuple[float, float]) -> None:
+        """`hosts` are those of each relay."""
+        super().__init__(0, workers)
+        seed = random.Random(7)
+        self.relays = [
+            Relay(
+                number,
+                [Host(number * hosts + at, workers, seconds, seed, self.now) for at in range(hosts)],
+                self.now,
+            )
+            for number in range(relays)
+        ]
+        for relay in self.relays:
+            self.connect(relay)
+        self.run(3.0)
+
+    @property
+    def relays_spent(self) -> float:
+        """CPU seconds of all relays."""
+        return sum(relay.service.spent for relay in self.relays)

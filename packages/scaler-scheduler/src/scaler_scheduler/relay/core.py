@@ -1,0 +1,545 @@
+"""RelayCore: leases tasks from a scheduler for the agents behind it, and joins what these report. Pure.
+
+To its agents a relay is a scheduler: a SchedulerCore decides which agent runs what, repeats what is lost with a host,
+and runs the tasks that tasks submit. To the scheduler above it is one agent with the workers of all, which has one run
+for each leased task. Its agents know other run ids, which begin with the incarnation of the relay; the scheduler knows
+that, and so an agent that comes to it, or to another relay of it, goes on with its runs. The relay itself keeps nothing
+that its agents do not: whoever is lost, the others report what they have.
+
+    scheduler ──Run──▶ Submit ─▶ SchedulerCore ──Run──▶ agent     Release, Withdraw, Recall and Resend likewise
+              ◀─Done── joined ◀───────────────── ◀─Done──         Reconcile of an agent that had another scheduler
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from scaler_io.links.effects import Effect, Send, Stop
+from scaler_io.links.events import HubEvent, LinkLost, LinkRefused, LinkUp, PeerJoined, PeerLost
+from scaler_protocol.capacity import ListProcesses, ProcessList
+from scaler_protocol.errors import ProtocolError
+from scaler_protocol.handshake import Hello, Refused, Role, Welcome
+from scaler_protocol.ids import is_nested, is_run_of, new_session, session_of
+from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.messages import (
+    MESSAGE_IDS,
+    AgentStatus,
+    Blocked,
+    Cancel,
+    Done,
+    Functions,
+    Message,
+    NeedFunctions,
+    NeedInputs,
+    NeedTasks,
+    Output,
+    Recall,
+    Reconcile,
+    Release,
+    Resend,
+    Returned,
+    Run,
+    Shutdown,
+    Status,
+    Withdraw,
+)
+from scaler_protocol.operations import Drain, ProfilePart, Resized, TakeProfile
+from scaler_protocol.payloads import Payloads
+from scaler_protocol.profiles import NO_PROFILE
+from scaler_protocol.storage import DeleteObjects
+from scaler_scheduler.core.config import SchedulerConfig
+from scaler_scheduler.core.core import PERMITTED as SCHEDULER_PERMITS
+from scaler_scheduler.core.core import SchedulerCore
+from scaler_scheduler.core.effects import WriteDump
+from scaler_scheduler.core.records import ASSIGNED, DONE, HELD, WAITING, AgentRecord, TaskBlock
+from scaler_scheduler.core.state import SendToStorage
+from scaler_scheduler.relay.leases import Leases
+from scaler_scheduler.relay.translation import JoinedOutcomes, JoinedProfile, joined_status, submits_of
+from scaler_scheduler.requirements import describe_runtime, runtime_of
+
+PERMITTED: Final = {Role.AGENT: SCHEDULER_PERMITS[Role.AGENT]}
+"""Messages that peers may send to a relay; all are agents."""
+JOIN_SECONDS: Final = 0.01
+"""After outcomes were sent to the scheduler, further ones are collected for so long."""
+SWEEP_SECONDS: Final = 10.0
+"""Sessions without leased tasks are forgotten after one to two times this."""
+_OPERATOR: Final = b"the scheduler".ljust(16)
+"""Who the core believes to ask for profiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendUp:
+    """Effect: send a message to the scheduler above."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class ReconnectAgents:
+    """Effect: agents must connect again, to be told of another scheduler."""
+
+
+class RelayCore:
+    """All of a relay but its sockets: `handle` takes in what agents send, `hear` what the scheduler above sends."""
+
+    def __init__(self, hello: Hello, scheduler: str, config: SchedulerConfig) -> None:
+        """`hello` is what the relay tells the scheduler at the address `scheduler`; its agents offer the same."""
+        self.is_connected = False
+        """Whether the scheduler has been reached: until then there is nothing that agents could be told."""
+        self._hello, self._scheduler = hello, scheduler
+        self._core = SchedulerCore(hello.incarnation, replace(config, max_session_bytes=sys.maxsize))
+        self._state = self._core.state
+        self.leases = Leases()
+        self._storage, self._incarnation = "", 0
+        """What the scheduler has told: where object storage is, and which incarnation it is."""
+        self._out: list[Effect | SendToStorage | WriteDump | SendUp | ReconnectAgents] = []
+        self._outcomes: dict[str, JoinedOutcomes] = {}
+        """Outcomes to be sent, by the agent that they name: values name the relay."""
+        self._outcomes_at = 0.0
+        self._workers = 0
+        self._known: set[int] = set()
+        """Sessions that the core knows."""
+        self._idle: set[int] = set()
+        """Those of them that had no task at the last sweep."""
+        self._sweep_at = 0.0
+        self._newcomers: set[bytes] = set()
+        """Agents that had another scheduler before, and have not reported what they have of it."""
+        self._resending: dict[int, int] = {}
+        """Tasks whose outcomes an agent is asked for, with the runs to report them for."""
+        self._asker = new_session()
+        """The session that asks for the workers' processes."""
+        self._profile: JoinedProfile | None = None
+        self._handlers = self._agent_handlers()
+        self._from_above = self._scheduler_handlers()
+        self._to_clients = self._client_handlers()
+        asker = Hello(Role.CLIENT, _client(self._asker), 1, session=self._asker, name=_OPERATOR.decode())
+        self._core.handle(asker.identity, PeerJoined(asker, False), 0.0)
+
+    def _agent_handlers(self) -> dict[type[Any], Callable[[bytes, Any, float], None]]:
+        return {
+            PeerJoined: self._joined,
+            PeerLost: self._lost,
+            Blocked: self._blocked,
+            Output: self._output,
+            Reconcile: self._agent_resumes,
+            Done: self._done,
+        }
+
+    def _scheduler_handlers(self) -> dict[type[Any], Callable[[Any, float], None]]:
+        return {
+            LinkUp: self._link_up,
+            LinkLost: lambda event, now: self._end(f"no scheduler at {self._scheduler}: {event.reason}"),
+            LinkRefused: self._refused,
+            Run: self._run,
+            Withdraw: self._withdraw,
+            Recall: self._recall,
+            Release: self._release,
+            Resend: self._resend,
+            Functions: self._functions,
+            Drain: self._drain,
+            ListProcesses: self._list_processes,
+            TakeProfile: self._take_profile,
+            Shutdown: self._shut_down,
+        }
+
+    def _client_handlers(self) -> dict[type[Any], Callable[[Any, float], None]]:
+        return {
+            Done: self._ended,
+            NeedFunctions: lambda message, now: self._up(NeedFunctions(message.functions)),
+            NeedInputs: self._inputs_lacking,
+            NeedTasks: self._calls_lacking,
+            Output: lambda message, now: self._up(message),
+            DeleteObjects: lambda message, now: self._up(message),
+            ProcessList: lambda message, now: self._up(message),
+            ProfilePart: self._profile_part,
+        }
+
+    # --- agents -----------------------------------------------------------------------------------------------------
+
+    def admit(self, hello: Hello) -> Welcome | Refused:
+        """Decide whether a peer may connect; a refusal lists every reason."""
+        if hello.role != Role.AGENT:
+            return Refused([f"this is a relay, which takes agents only: connect to the scheduler at {self._scheduler}"])
+        reasons = []
+        if hello.consumable_names:
+            names = ", ".join(hello.consumable_names)
+            reasons.append(f"a relay does not count quantities, and this agent has some of {names}")
+        if (theirs := _offered(hello)) != (ours := _offered(self._hello)):
+            reasons.append(f"the hosts of a relay are alike: this agent offers {theirs}, the relay {ours}")
+        if reasons:
+            reasons.append(f"connect the agent to the scheduler at {self._scheduler}, or to another relay")
+            return Refused(reasons)
+        answer = self._core.admit(hello)
+        if isinstance(answer, Welcome):
+            answer = replace(
+                answer,
+                storage_address=self._storage,
+                fallback_address=self._scheduler,
+                scheduler_incarnation=self._incarnation,
+            )
+        return answer
+
+    def handle(self, peer: bytes, event: HubEvent, now: float) -> None:
+        """Handle an event of an agent. Raises ProtocolError, without any change, for what it may not send."""
+        handler = self._handlers.get(type(event))
+        if handler is not None:
+            handler(peer, event, now)
+        else:
+            self._core.handle(peer, event, now)
+        if isinstance(event, PeerJoined | PeerLost | Resized):
+            self._count_workers()
+
+    def _joined(self, peer: bytes, event: PeerJoined, now: float) -> None:
+        if event.hello.peer_incarnation not in (0, self._hello.incarnation) and not event.resumed:
+            self._newcomers.add(peer)
+        self._core.handle(peer, event, now)
+
+    def _lost(self, peer: bytes, event: PeerLost, now: float) -> None:
+        self._newcomers.discard(peer)
+        self._core.handle(peer, event, now)
+        for task in [task for task, keeper in self.leases.elsewhere.items() if keeper == peer]:
+            del self.leases.elsewhere[task]
+
+    def _count_workers(self) -> None:
+        workers = sum(agent.workers for agent in self._state.agents.values())
+        if workers != self._workers:
+            self._workers = workers
+            self._up(Resized(workers))
+
+    def _blocked(self, peer: bytes, event: Blocked, now: float) -> None:
+        self._core.handle(peer, event, now)
+        rows = [(self._run_above(peer, run), blocked) for run, blocked in zip(event.runs, event.blocked, strict=True)]
+        if leased := [(run, blocked) for run, blocked in rows if run is not None]:
+            self._up(Blocked(*zip(*leased, strict=True)))
+
+    def _run_above(self, peer: bytes, run: int) -> int | None:
+        """The scheduler's run of the task of an agent's run; None if the task is not leased."""
+        agent = self._state.agents.get(peer)
+        task = agent.runs.get(run) if agent is not None else None
+        return self.leases.runs.get(task.id) if task is not None else None
+
+    def _output(self, peer: bytes, event: Output, now: float) -> None:
+        """Pass on what leased tasks have written; what their own tasks have goes to the log of this core."""
+        leased = [at for at, task in enumerate(event.tasks) if task in self.leases.runs]
+        for own, positions in ((False, leased), (True, [at for at in range(len(event.tasks)) if at not in leased])):
+            if positions:
+                part = Output(
+                    [event.tasks[at] for at in positions],
+                    [event.streams[at] for at in positions],
+                    Payloads([event.texts[at] for at in positions]),
+                )
+                self._core.handle(peer, part, now) if own else self._up(part)
+
+    def _agent_resumes(self, peer: bytes, event: Reconcile, now: float) -> None:
+        """Claim what an agent has of another relay or scheduler, which told it to run that."""
+        claims = [
+            (task, run)
+            for task, run in zip(event.running, event.runs, strict=True)
+            if not is_run_of(self._hello.incarnation, run) and self._is_unknown(task)
+        ]
+        for task, run in claims:
+            self._lease([task], [run], now)
+        for session, tasks in self.leases.by_session(task for task, _ in claims).items():
+            self._core.handle(_client(session), Reconcile(wanted=tasks), now)
+        finished: Sequence[int] = ()
+        if peer in self._newcomers:
+            finished = [task for task in event.finished if self._is_unknown(task)]
+            self.leases.elsewhere.update(dict.fromkeys(finished, peer))
+            event = replace(event, finished=[task for task in event.finished if task not in self.leases.elsewhere])
+            if not event.more:
+                self._newcomers.discard(peer)
+        self._core.handle(peer, event, now)
+        self._reconcile(claims, finished)
+
+    def _is_unknown(self, task: int) -> bool:
+        """Whether the scheduler may want a task of which nothing is known here."""
+        return not (is_nested(session_of(task)) or task in self.leases.runs)
+
+    def _done(self, peer: bytes, event: Done, now: float) -> None:
+        if self._resending and not self._resending.keys().isdisjoint(event.tasks):
+            asked = {
+                task: self._resending.pop(task) or run
+                for task, run in zip(event.tasks, event.runs, strict=True)
+                if task in self._resending
+            }
+            self._outcomes_of(event).add(event, asked)
+            event = _without(event, asked)
+        if event.tasks:
+            self._core.handle(peer, event, now)
+
+    # --- the scheduler above ----------------------------------------------------------------------------------------
+
+    def hear(self, event: Any, now: float) -> None:
+        """Handle an event of the link to the scheduler; unknown ones change nothing."""
+        if handler := self._from_above.get(type(event)):
+            handler(event, now)
+
+    def _up(self, message: Message) -> None:
+        self._out.append(SendUp(message))
+
+    def _end(self, reason: str) -> None:
+        self._out.append(Stop(reason))
+
+    def _refused(self, event: LinkRefused, now: float) -> None:
+        self._end(f"the scheduler at {self._scheduler} refuses the relay: {'; '.join(event.reasons)}")
+
+    def _link_up(self, event: LinkUp, now: float) -> None:
+        first, self.is_connected = not self.is_connected, True
+        welcome, before = event.welcome, (self._storage, self._incarnation)
+        self._storage = welcome.storage_address
+        self._incarnation = welcome.scheduler_incarnation or welcome.incarnation
+        if not first and before != (self._storage, self._incarnation):
+            self._out.append(ReconnectAgents())
+        if event.resumed:
+            return
+        self._outcomes.clear()  # agents keep them
+        self._up(Resized(self._workers))
+        if not first:
+            ended = [task for task in self.leases.runs if self._has_ended(task)]
+            rows = [(task, run) for task, run in self.leases.runs.items() if not self._has_ended(task)]
+            self._reconcile(rows, [*ended, *self.leases.elsewhere], always=True)
+            blocked = [
+                run
+                for agent in self._state.agents.values()
+                for each in agent.blocked
+                if (run := self._run_above(agent.peer, each)) is not None
+            ]
+            if blocked:
+                self._up(Blocked(blocked, [True] * len(blocked)))
+
+    def _reconcile(self, running: Sequence[tuple[int, int]], finished: Sequence[int], *, always: bool = False) -> None:
+        last = max(len(running), len(finished)) - 1
+        for at in range(0, max(last, 0 if always else -1) + 1, MESSAGE_IDS):
+            rows, kept = running[at : at + MESSAGE_IDS], finished[at : at + MESSAGE_IDS]
+            more = at + MESSAGE_IDS <= last
+            self._up(Reconcile([task for task, _ in rows], [run for _, run in rows], finished=kept, more=more))
+
+    def _waits(self, task: int) -> bool:
+        entry = self._state.entry(task)
+        return entry is not None and entry.state in (WAITING, HELD)
+
+    def _has_ended(self, task: int) -> bool:
+        entry = self._state.entry(task)
+        return entry is not None and entry.state == DONE
+
+    def _run(self, run: Run, now: float) -> None:
+        self._lease(run.tasks, range(run.first_run, run.first_run + len(run.tasks)), now)
+        for session, submit, inputs in submits_of(run):
+            try:
+                self._core.handle(_client(session), submit, now)
+                if inputs is not None:
+                    self._core.handle(_client(session), inputs, now)
+            except ProtocolError:  # the session is still that of an agent that has just left
+                self._give_back(submit.tasks, now)
+        for task, attempt in zip(run.tasks, run.attempts, strict=False):
+            if attempt > 1 and (record := self._state.find(task)) is not None:
+                record.note().earlier_runs = attempt - 1
+
+    def _lease(self, tasks: Sequence[int], runs: Sequence[int], now: float) -> None:
+        self.leases.add(tasks, runs)
+        for session in set(map(session_of, tasks)):
+            self._idle.discard(session)
+            if session not in self._known:
+                self._known.add(session)
+                own = self._hello
+                hello = Hello(
+                    Role.CLIENT, _client(session), 1, session=session, name=f"session {session}", host=own.host,
+                    python=own.python, cloudpickle=own.cloudpickle,
+                )  # fmt: skip
+                self._core.handle(_client(session), PeerJoined(hello, False), now)
+        for task in tasks:
+            self.leases.elsewhere.pop(task, None)
+
+    def _withdraw(self, message: Withdraw, now: float) -> None:
+        tasks = [task for run in message.runs if (task := self.leases.task_of(run)) is not None]
+        stopped = [task for task in tasks if not self._has_ended(task)]
+        if stopped:
+            count, runs = len(stopped), {task: self.leases.runs[task] for task in stopped}
+            self._cancel(stopped, now)
+            cancelled = Done(stopped, [Status.CANCELLED] * count, Payloads([b""] * count), profiles=NO_PROFILE * count)
+            self._outcomes_of(cancelled).add(cancelled, runs)
+
+    def _cancel(self, tasks: Iterable[int], now: float) -> None:
+        for session, some in self.leases.by_session(tasks).items():
+            for task in some:
+                self.leases.end(task)
+            self._core.handle(_client(session), Cancel(some), now)
+
+    def _give_back(self, tasks: Iterable[int], now: float) -> None:
+        """The scheduler must have these tasks run elsewhere, or again."""
+        if runs := [run for task in tasks if (run := self.leases.runs.get(task)) is not None]:
+            self._cancel(tasks, now)
+            self._up(Returned(runs))
+
+    def _recall(self, message: Recall, now: float) -> None:
+        """Give back the newest tasks that no agent has."""
+        newest: list[int] = []
+        for task in reversed(self.leases.runs):
+            if len(newest) == message.count or not self._state.waiting.count:
+                break
+            entry = self._state.entry(task)
+            if entry is not None and entry.state == WAITING:
+                newest.append(task)
+        self._up(Returned([self.leases.runs[task] for task in newest]))
+        self._cancel(newest, now)
+
+    def _release(self, message: Release, now: float) -> None:
+        kept: dict[bytes, list[int]] = {}
+        for task in message.tasks:
+            if keeper := self.leases.elsewhere.pop(task, None):
+                kept.setdefault(keeper, []).append(task)
+        for keeper, tasks in kept.items():
+            self._state.send(keeper, Release(tasks))
+        for session, tasks in self.leases.by_session(message.tasks).items():
+            for task in tasks:
+                self.leases.end(task)
+            self._core.handle(_client(session), Release(tasks), now)
+
+    def _resend(self, message: Resend, now: float) -> None:
+        """Ask the agents for outcomes that they keep."""
+        asked: dict[bytes, list[int]] = {}
+        for task in message.tasks:
+            entry = self._state.entry(task)
+            agent = entry.agent if entry is not None and not isinstance(entry, TaskBlock) else None
+            keeper = self.leases.elsewhere.get(task) or (agent.peer if agent is not None else b"")
+            if keeper in self._state.agents and (task in self.leases.elsewhere or self._has_ended(task)):
+                asked.setdefault(keeper, []).append(task)
+                self._resending[task] = self.leases.runs.get(task, 0)
+        for keeper, tasks in asked.items():
+            self._state.send(keeper, Resend(tasks))
+
+    def _functions(self, message: Functions, now: float) -> None:
+        self._core.handle(_client(self._asker), message, now)
+
+    def _drain(self, message: Drain, now: float) -> None:
+        for agent in list(self._state.agents.values()):
+            if not message.pid:
+                self._state.drain(agent)
+            elif agent.status is not None and message.pid in agent.status.pids:
+                self._state.send(agent.peer, Drain(agent.number, message.pid))
+                return
+
+    def _list_processes(self, message: ListProcesses, now: float) -> None:
+        self._core.handle(_client(self._asker), message, now)
+
+    def _take_profile(self, message: TakeProfile, now: float) -> None:
+        self._profile = JoinedProfile(message)
+        operator = Hello(Role.OPERATOR, _OPERATOR, 1, name=_OPERATOR.decode(), host=self._hello.host)
+        self._core.handle(_OPERATOR, PeerJoined(operator, False), now)
+        self._core.handle(_OPERATOR, message, now)
+
+    def _shut_down(self, message: Shutdown, now: float) -> None:
+        for agent in self._state.agents:
+            self._state.send(agent, message)
+        self._end("the scheduler asked for it")
+
+    # --- one turn ---------------------------------------------------------------------------------------------------
+
+    def settle(self, now: float) -> list[Effect | SendToStorage | WriteDump | SendUp | ReconnectAgents]:
+        """Make every pending decision once; returns the effects to perform."""
+        if now >= self._sweep_at:
+            self._forget_sessions(now)
+        if not self._workers and self.leases.runs:
+            self._give_back([task for task in self.leases.runs if self._waits(task)], now)
+        while effects := self._core.settle(now):
+            for effect in effects:
+                if not (isinstance(effect, Send) and _is_for_scheduler(effect.to)):
+                    self._out.append(effect)
+                elif to_client := self._to_clients.get(type(effect.message)):
+                    to_client(effect.message, now)
+        if self._outcomes and now >= self._outcomes_at:
+            self._outcomes_at = now + JOIN_SECONDS
+            outcomes, self._outcomes = self._outcomes, {}
+            for agent, joined in outcomes.items():
+                for message in joined.messages(agent):
+                    self._up(message)
+        out, self._out = self._out, []
+        return out
+
+    def due(self) -> float | None:
+        """When `settle` must be called even if no event arrives."""
+        times = [self._sweep_at, self._core.due(), self._outcomes_at if self._outcomes else None]
+        return min(time for time in times if time is not None)
+
+    def status(self) -> AgentStatus:
+        """The state of all agents, to be reported to the scheduler."""
+        return joined_status(self._state.agents.values(), self._state.waiting.count, self.leases.runs)
+
+    def _forget_sessions(self, now: float) -> None:
+        self._sweep_at = now + SWEEP_SECONDS
+        empty = {session for session in self._known if not self.leases.sessions[session]}
+        for session in empty & self._idle:
+            self._known.discard(session)
+            del self.leases.sessions[session]
+            self._core.handle(_client(session), PeerLost("it has no tasks", farewell=True), now)
+        self._idle = empty - self._idle
+
+    def _ended(self, message: Done, now: float) -> None:
+        self._outcomes_of(message).add(message, self.leases.runs)
+
+    def _outcomes_of(self, report: Done) -> JoinedOutcomes:
+        name = report.agent if any(report.statuses) else self._hello.name
+        if name not in self._outcomes:
+            self._outcomes[name] = JoinedOutcomes()
+        return self._outcomes[name]
+
+    def _inputs_lacking(self, message: NeedInputs, now: float) -> None:
+        """Inputs come with the tasks that need them: those that still lack some are given back."""
+        records = (self._state.find(task) for task in dict.fromkeys(message.tasks))
+        lacking = [record.id for record in records if record is not None and record.state == HELD]
+        if lacking:
+            self._give_back(lacking, now)
+
+    def _calls_lacking(self, message: NeedTasks, now: float) -> None:
+        """Calls of claimed tasks are known to the scheduler only: those that no agent runs any more are given back."""
+        records = (self._state.find(task) for task in message.tasks)
+        lacking = [record.id for record in records if record is not None and record.state != ASSIGNED]
+        if lacking:
+            self._give_back(lacking, now)
+
+    def _profile_part(self, part: ProfilePart, now: float) -> None:
+        if self._profile is not None and (joined := self._profile.add(part)) is not None:
+            self._profile = None
+            self._up(joined)
+
+    def check(self) -> None:
+        """Assert the invariants; for tests."""
+        self._core.check()
+        self.leases.check()
+        for task in self.leases.runs:
+            assert self._state.entry(task) is not None, f"task {task:x} is leased, and not known"
+        assert {session for session, count in self.leases.sessions.items() if count} <= self._known
+
+    @property
+    def agents(self) -> Sequence[AgentRecord]:
+        """The connected agents."""
+        return list(self._state.agents.values())
+
+
+def _client(session: int) -> bytes:
+    """The identity of the client that the core believes to own a session."""
+    return session.to_bytes(16, "big")
+
+
+def _is_for_scheduler(identity: bytes) -> bool:
+    """Whether this is the identity of a client, or of the operator, that the core believes in."""
+    return identity[:12] == bytes(12) or identity == _OPERATOR
+
+
+def _offered(hello: Hello) -> str:
+    """What an agent offers to tasks, as text."""
+    pairs = sorted(zip(hello.capability_names, hello.capability_values, strict=True))
+    offered = ", ".join(name if value < 0 else f"{name}={value}" for name, value in pairs)
+    return f"{offered or 'no capabilities'} and {describe_runtime(runtime_of(hello))}"
+
+
+def _without(report: Done, tasks: Iterable[int]) -> Done:
+    """The report without the outcomes of these tasks."""
+    gone = set(tasks)
+    left = [at for at, task in enumerate(report.tasks) if task not in gone]
+    rest = JoinedOutcomes()
+    rest.add(report, {report.tasks[at]: report.runs[at] for at in left})
+    return next(rest.messages(report.agent), Done((), (), Payloads([])))

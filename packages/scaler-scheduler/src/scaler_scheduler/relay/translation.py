@@ -1,0 +1,172 @@
+"""What a relay makes of messages: Submits of a Run; outcomes, profiles and status of many agents as one. Pure."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from scaler_protocol.ids import session_of
+from scaler_protocol.messages import (
+    MESSAGE_IDS,
+    MESSAGE_LIMIT,
+    AgentStatus,
+    Done,
+    Group,
+    Inputs,
+    Run,
+    Status,
+    Submit,
+)
+from scaler_protocol.operations import ProfilePart, TakeProfile
+from scaler_protocol.payloads import Payloads
+from scaler_protocol.profiles import NO_PROFILE, PROFILE
+from scaler_scheduler.core.records import AgentRecord
+
+STATUS_ROWS = 256
+"""Most workers in the status of a relay; those of its first hosts."""
+
+
+def submits_of(run: Run) -> Iterator[tuple[int, Submit, Inputs | None]]:
+    """The tasks of a Run, as their clients would submit them: session, Submit, and what the tasks need of others.
+
+    The scheduler above has chosen a relay whose hosts meet the requirements, and it repeats runs that raise.
+    """
+    groups = [replace(group, retries=0, capability_names=(), capability_values=()) for group in run.groups]
+    places: dict[int, list[int]] = {}
+    for at, task in enumerate(run.tasks):
+        places.setdefault(session_of(task), []).append(at)
+    for session, positions in places.items():
+        first = session == next(iter(places))
+        yield session, _submit(run, groups, positions, with_functions=first), _inputs(run, set(positions))
+
+
+def _submit(run: Run, groups: Sequence[Group], positions: Sequence[int], *, with_functions: bool) -> Submit:
+    used = dict.fromkeys(run.task_groups[at] for at in positions) if run.task_groups else {0: None}
+    numbers = {group: number for number, group in enumerate(used)}
+    stored, place = set(run.stored), {at: number for number, at in enumerate(positions)}
+    needs = [(place[at], need) for at, need in zip(run.dependents, run.needs, strict=True) if at in place]
+    return Submit(
+        [groups[group] for group in used],
+        [run.tasks[at] for at in positions],
+        Payloads([run.calls[at] for at in positions]),
+        [numbers[run.task_groups[at]] for at in positions] if len(used) > 1 else (),
+        stored=[place[at] for at in positions if at in stored] if stored else (),
+        dependents=[at for at, _ in needs],
+        needs=[need for _, need in needs],
+        functions=run.functions if with_functions else (),
+        names=run.names if with_functions else (),
+        bodies=run.bodies if with_functions else Payloads([]),
+        bodies_stored=run.bodies_stored if with_functions else (),
+    )
+
+
+def _inputs(run: Run, positions: set[int]) -> Inputs | None:
+    rows = [number for number, at in enumerate(run.dependents) if at in positions]
+    if not rows:
+        return None
+    stored = set(run.inputs_stored)
+    return Inputs(
+        [run.tasks[run.dependents[row]] for row in rows],
+        [run.needs[row] for row in rows],
+        [Status.VALUE] * len(rows),
+        Payloads([run.inputs[row] for row in rows]),
+        [number for number, row in enumerate(rows) if row in stored],
+    )
+
+
+class JoinedOutcomes:
+    """Outcomes of tasks on many agents, for one message, or as few as their size allows."""
+
+    def __init__(self) -> None:
+        self._tasks: list[int] = []
+        self._runs: list[int] = []
+        self._statuses: list[int] = []
+        self._results: list[bytes] = []
+        self._stored: set[int] = set()
+        self._profiles: list[bytes] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._tasks)
+
+    def add(self, report: Done, runs: Mapping[int, int]) -> None:
+        """Add the outcomes of those tasks that have one of these runs."""
+        known = [at for at, task in enumerate(report.tasks) if task in runs]
+        start = len(self._tasks)
+        if report.stored:
+            stored = set(report.stored)
+            self._stored.update(start + number for number, at in enumerate(known) if at in stored)
+        tasks = report.tasks
+        self._tasks += [tasks[at] for at in known]
+        self._runs += [runs[tasks[at]] for at in known]
+        self._statuses += [report.statuses[at] for at in known]
+        self._results += [report.results[at] for at in known]
+        size, packed = PROFILE.size, report.profiles or NO_PROFILE * len(tasks)
+        self._profiles += [packed[at * size : (at + 1) * size] for at in known]
+
+    def messages(self, agent: str) -> Iterator[Done]:
+        """The outcomes, as reported by `agent`."""
+        start = size = 0
+        for at, result in enumerate(self._results):
+            if at > start and (size + len(result) > MESSAGE_LIMIT or at - start == MESSAGE_IDS):
+                yield self._message(agent, start, at)
+                start, size = at, 0
+            size += len(result)
+        if self._tasks:
+            yield self._message(agent, start, len(self._tasks))
+
+    def _message(self, agent: str, start: int, end: int) -> Done:
+        return Done(
+            self._tasks[start:end],
+            self._statuses[start:end],
+            Payloads(self._results[start:end]),
+            self._runs[start:end],
+            stored=[at - start for at in range(start, end) if at in self._stored] if self._stored else (),
+            profiles=b"".join(self._profiles[start:end]),
+            agent=agent,
+        )
+
+
+class JoinedProfile:
+    """A profile that all agents take."""
+
+    def __init__(self, asked: TakeProfile) -> None:
+        self._asked = asked
+        self._counts: Counter[str] = Counter()
+        self._workers = 0
+
+    def add(self, part: ProfilePart) -> ProfilePart | None:
+        """Add the answer of an agent; returns that of the relay if it was the last one."""
+        self._counts.update(dict(zip(part.stacks, part.counts, strict=True)))
+        self._workers += part.workers
+        if part.left:
+            return None
+        room, stacks = self._asked.limit or sys.maxsize, list[str]()
+        for stack, _ in self._counts.most_common():
+            if (room := room - len(stack)) < 0:
+                break
+            stacks.append(stack)
+        counts = [self._counts[stack] for stack in stacks]
+        return ProfilePart(self._asked.request, stacks, counts, self._workers, 0, part.problem)
+
+
+def joined_status(agents: Iterable[AgentRecord], queued: int, runs: Mapping[int, int]) -> AgentStatus:
+    """One status for all agents: sums, the scarcest memory, and the workers of the first; `runs` are those by task."""
+    cpu, rss, free, load = 0.0, 0, 0, 0.0
+    columns: tuple[list[str], list[int], list[int], list[int], list[float], list[int], list[int]]
+    columns = [], [], [], [], [], [], []
+    for agent in agents:
+        status = agent.status
+        if status is None:
+            continue
+        cpu, rss, queued, load = cpu + status.cpu, rss + status.rss, queued + status.queued, max(load, status.load)
+        free = min(free, status.free) if free else status.free
+        if len(columns[0]) + len(status.names) <= STATUS_ROWS:
+            tasks = [task.id if (task := agent.runs.get(run)) is not None else 0 for run in status.runs]
+            own = [f"{agent.name or agent.host} {name}" for name in status.names]
+            above = [runs.get(task, 0) for task in tasks]
+            rows = (own, status.pids, status.states, above, status.cpus, status.rsses, status.queues)
+            for column, values in zip(columns, rows, strict=True):
+                column += values  # type: ignore[operator]
+    return AgentStatus(cpu, rss, free, queued, *columns, load=load)
