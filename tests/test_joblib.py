@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +153,15 @@ def test_a_batch_that_fits_a_message_when_it_is_compressed_is_sent_in_one(monkey
     assert found == [30_000, 60_000, 200_000]
     small, random, big = sizes
     assert small < 16_000 and random > 60_000 and big > 200_000
+
+
+def test_batches_become_longer_by_what_their_calls_take(client: Client) -> None:
+    """Time that a batch waits for a worker says nothing about its size."""
+    from scaler_client.joblib import ScalerBackend
+
+    backend = ScalerBackend(client=client)
+    ended: Future[tuple[list[Any], float]] = Future()
+    ended.set_result(([1, 2], 0.25))
+    assert backend.retrieve_result_callback(ended) == [1, 2]
+    backend.batch_completed(1, 99.0)
+    assert backend._smoothed_batch_duration == 0.25

@@ -6,7 +6,9 @@ Needs joblib 1.4 or newer (`pip install scaler[joblib]`). joblib makes batches o
 from __future__ import annotations
 
 import os
+import pickle
 import threading
+import time
 import weakref
 import zlib
 from collections import deque
@@ -16,13 +18,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
-import cloudpickle
 from joblib._parallel_backends import AutoBatchingMixin, FallbackToBackend, ParallelBackendBase, SequentialBackend
 from joblib.parallel import BatchedCalls, register_parallel_backend
 
 from scaler_client.api.client import Client
 from scaler_client.calls.object_reference import ObjectReference
 from scaler_client.calls.task_options import TaskOptions
+from scaler_client.payloads.classes import dumps
 from scaler_client.payloads.pickles import SCALARS
 from scaler_client.task_context import runtime
 from scaler_protocol.handshake import INLINE_LIMIT
@@ -37,8 +39,9 @@ _PICKLE: Final = 0x80
 """The first byte of a pickle."""
 
 
-_Send = Callable[[], Future[list[Any]]]
-_Callback = Callable[[Future[list[Any]]], object]
+_Outcome = Future[tuple[list[Any], float]]
+_Send = Callable[[], _Outcome]
+_Callback = Callable[[_Outcome], object]
 
 
 class _Shared:
@@ -61,9 +64,9 @@ def _packed(batch: bytes) -> bytes:
     return batch
 
 
-def _run_batch(batch: bytes, *shared: Any) -> list[Any]:
-    """The results of a batch, in a worker."""
-    calls: BatchedCalls = cloudpickle.loads(batch if batch[0] == _PICKLE else zlib.decompress(batch))
+def _run_batch(batch: bytes, *shared: Any) -> tuple[list[Any], float]:
+    """The results of a batch, in a worker, and how many seconds its calls took."""
+    calls: BatchedCalls = pickle.loads(batch if batch[0] == _PICKLE else zlib.decompress(batch))
 
     def real(value: Any) -> Any:
         return shared[value.at] if type(value) is _Shared else value
@@ -72,7 +75,9 @@ def _run_batch(batch: bytes, *shared: Any) -> list[Any]:
         (fn, tuple(map(real, args)), {name: real(value) for name, value in kwargs.items()})
         for fn, args, kwargs in calls.items
     ]
-    return calls()
+    began = time.perf_counter()
+    results = calls()
+    return results, time.perf_counter() - began
 
 
 class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):
@@ -102,8 +107,8 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):
     """
 
     supports_retrieve_callback = True
-    # A task costs far less than joblib assumes, and short batches end at about the same time.
-    MIN_IDEAL_BATCH_DURATION = 0.1
+    # Of the calls alone, where joblib measures from sending to receiving; short batches end at about the same time.
+    MIN_IDEAL_BATCH_DURATION = 0.05
     MAX_IDEAL_BATCH_DURATION = 0.5
 
     def __init__(
@@ -135,6 +140,7 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):
         self._shared: dict[int, tuple[Any, ObjectReference[Any]]] = {}
         """By identity: arguments of this call that were sent; they are kept alive, so that no other one has theirs."""
         self._max_bytes: int | None = _SHARED_BYTES
+        self._batch_seconds = 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (self._task_options, self.nesting_level)
@@ -185,13 +191,13 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):
                 references[id(value)] = self._sent(client, value)
             return _Shared(places[id(value)])
 
-        def send() -> Future[list[Any]]:
+        def send() -> _Outcome:
             func.items = [
                 (fn, tuple(map(shared, args)), {name: shared(value) for name, value in kwargs.items()})
                 for fn, args, kwargs in items
             ]
             # One pickle without buffers beside it: smaller arrays are the worker's own, and may be changed there.
-            batch = _packed(cloudpickle.dumps(func, 5))
+            batch = _packed(dumps(func))
             return client.submit_verbose(_run_batch, (batch, *references.values()), {}, **self._task_options)
 
         self._window.start(send, callback)
@@ -201,9 +207,14 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):
             self._shared[id(value)] = value, client.send_object(value)
         return self._shared[id(value)][1]
 
-    def retrieve_result_callback(self, out: Future[list[Any]]) -> list[Any]:
+    def retrieve_result_callback(self, out: _Outcome) -> list[Any]:
         """The results of a batch that has ended; raises what its code has raised."""
-        return out.result()
+        results, self._batch_seconds = out.result()
+        return results
+
+    def batch_completed(self, batch_size: int, duration: float) -> None:
+        """The batch whose results were taken has ended. Its `duration` has the time that it waited for a worker."""
+        super().batch_completed(batch_size, self._batch_seconds)
 
     @contextmanager
     def retrieval_context(self) -> Iterator[None]:
@@ -253,7 +264,7 @@ class _Window:
         self._waiting: deque[tuple[_Send, _Callback]] = deque()
         self._places = 0
         """Batches under way."""
-        self._futures: set[Future[list[Any]]] = set()
+        self._futures: set[_Outcome] = set()
 
     def start(self, send: _Send, callback: _Callback) -> None:
         """Send a batch now, or when another one has ended."""
@@ -282,7 +293,7 @@ class _Window:
             self._futures.add(future)
         future.add_done_callback(partial(self._ended, callback))
 
-    def _ended(self, callback: _Callback, future: Future[list[Any]]) -> None:
+    def _ended(self, callback: _Callback, future: _Outcome) -> None:
         with self._lock:
             self._futures.discard(future)
             following = self._waiting.popleft() if self._waiting else None

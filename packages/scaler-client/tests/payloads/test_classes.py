@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import abc
+import copyreg
 import gc
 import pickle
+import sys
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -252,3 +255,25 @@ def test_no_class_is_kept_alive(script: dict[str, Any]) -> None:
         del function, own
         gc.collect()
         assert made() is None
+
+
+class Amount:
+    def __init__(self, cents: int) -> None:
+        self.cents = cents
+
+
+def test_pickling_a_value_runs_one_function_for_each_object_in_it() -> None:
+    """Looking up how to reduce an object runs none."""
+    called: list[str] = []
+    amounts = [Amount(cents) for cents in range(100)]
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        dumps(amounts)
+    finally:
+        sys.setprofile(None)
+    assert called.count("reducer_override") >= len(amounts) and len(called) <= 2 * len(amounts), Counter(called)
+
+
+def test_reductions_that_are_registered_later_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(copyreg.dispatch_table, Amount, lambda amount: (Amount, (-amount.cents,)))
+    assert pickle.loads(dumps(Amount(5))).cents == -5

@@ -81,6 +81,20 @@ def begin(classes: Mapping[str, type]) -> None:
 class Pickler(cloudpickle.Pickler):
     """cloudpickle's pickler, but classes that are pickled by value are loaded by `make_class` and `complete_class`."""
 
+    reductions: Mapping[type, Callable[[Any], Any]] = {}
+    """Of a subclass: how it reduces values of these types."""
+
+    def __init__(
+        self, file: BytesIO, protocol: int, buffer_callback: Callable[[pickle.PickleBuffer], bool] | None = None
+    ) -> None:
+        # cloudpickle has a ChainMap, which runs Python code for each value that is pickled; a dict does not.
+        chained: Any = cloudpickle.Pickler.dispatch_table
+        table: dict[type, Callable[[Any], Any]] = {}
+        for reductions in reversed(chained.maps):
+            table.update(reductions)
+        self.dispatch_table = {**table, **self.reductions}
+        super().__init__(file, protocol, buffer_callback)
+
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Future) and type(obj).__reduce__ is object.__reduce__:
             raise TypeError(f"{shown(obj)} is no future of a client, and can not be pickled: pass its result")

@@ -105,8 +105,7 @@ def _array_pickler() -> type[Pickler]:
 
     from scaler_client.payloads.classes import Pickler
 
-    reductions: Any = Pickler.dispatch_table
-    return type("ArrayPickler", (Pickler,), {"dispatch_table": reductions.new_child({ndarray: _reduce_array})})
+    return type("ArrayPickler", (Pickler,), {"reductions": {ndarray: _reduce_array}})
 
 
 def _reduce_array(array: Any) -> Any:
