@@ -13,6 +13,7 @@ from support.closing import CheckedClosing
 from support.processes import Watched, command_line, descendants, free_ports, taken_port
 from support.relays import Relay
 from support.waiting import wait_until
+from support.warm_programs import IMPORTED, WarmProgram
 
 TESTS = Path(__file__).resolve().parent.parent
 START_SECONDS = 60.0
@@ -44,16 +45,20 @@ class Service:
         self.log = log
         there = ["unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', host] if host else []
         environment = {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONUNBUFFERED": "1"}
+        self.process: subprocess.Popen[bytes] | WarmProgram
         with log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [*there, sys.executable, "-m", module, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                cwd=os.sep,
-                start_new_session=True,
-            )
+            if module in IMPORTED and not there:
+                self.process = WarmProgram(module, words, environment, output.fileno())
+            else:
+                self.process = subprocess.Popen(
+                    [*there, sys.executable, "-m", module, *words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    cwd=os.sep,
+                    start_new_session=True,
+                )
         self.pid = self.process.pid
 
     def said(self) -> str:

@@ -6,8 +6,6 @@ import os
 import random
 import select
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 from scaler_io.service.operator_link import OperatorLink
@@ -17,6 +15,7 @@ from scaler_protocol.messages import Message
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from support.gates import SECONDS
 from support.waiting import wait_until
+from support.warm_programs import WarmProgram
 
 ANY_PORT = "tcp://127.0.0.1:0"
 MIB = 1024 * 1024
@@ -74,9 +73,8 @@ class StorageProcess:
     def start(self) -> None:
         """Start on the address of before; on a free port the first time, where the port is 0."""
         source, ready = os.pipe()
-        command = [sys.executable, "-m", "scaler_storage", str(self.address), "--ready-fd", str(ready)]
-        command += ["--insecure", "-lp", "/dev/null", *self._words]
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(ready,))
+        words = [str(self.address), "--ready-fd", str(ready), "--insecure", "-lp", "/dev/null", *self._words]
+        self.process = WarmProgram("scaler_storage", words, os.environ, 2, ready)
         os.close(ready)
         with open(source, encoding="utf-8") as reader:
             assert select.select([reader], [], [], SECONDS)[0]

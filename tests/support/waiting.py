@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,13 @@ def wait_until(
             raise AssertionError(f"not within {seconds:g} s: {what}")
         pause()
     return time.monotonic() - start
+
+
+def once(condition: Callable[[], object], act: Callable[[], object]) -> threading.Thread:
+    """A thread that acts once the condition holds."""
+    thread = threading.Thread(target=lambda: (wait_until(condition), act()))
+    thread.start()
+    return thread
 
 
 def wait_text(path: Path) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from scaler_client.runtime.mailbox import Mailbox
 from scaler_client.runtime.session_queries import SessionQueries
 from scaler_protocol.errors import ClientQuitError, SchedulerLostError
 from scaler_protocol.sessions import EndSession, ListTasks, TaskList
+from support.waiting import once
 
 
 @pytest.fixture
@@ -24,27 +24,23 @@ def mailbox() -> Iterator[Mailbox[Any]]:
     made.free()
 
 
-def after_a_moment(act: Callable[[], object]) -> threading.Timer:
-    timer = threading.Timer(0.01, act)
-    timer.start()
-    return timer
-
-
 def test_a_thread_waits_for_its_answer(mailbox: Mailbox[Any]) -> None:
     queries = SessionQueries(mailbox, BlockingSection(mailbox, None))
-    timer = after_a_moment(lambda: queries.answer(SessionAnswered(1, [TaskList(1)])))
+    asked = mailbox._entries
+    answering = once(lambda: len(asked) == 1, lambda: queries.answer(SessionAnswered(1, [TaskList(1)])))
     assert queries.tasks() == [TaskList(1)]
-    timer.join()
-    timer = after_a_moment(lambda: queries.answer(SessionAnswered(2, SchedulerLostError("gone"))))
+    answering.join()
+    error = SchedulerLostError("gone")
+    answering = once(lambda: len(asked) == 2, lambda: queries.answer(SessionAnswered(2, error)))
     with pytest.raises(SchedulerLostError, match="gone"):
         queries.end_session()
-    timer.join()
+    answering.join()
     assert mailbox.take() == [SessionRequested(ListTasks(1)), SessionRequested(EndSession(2))]
 
 
 def test_the_end_of_the_client_ends_all_waits(mailbox: Mailbox[Any]) -> None:
     queries = SessionQueries(mailbox, BlockingSection(mailbox, None))
-    timer = after_a_moment(lambda: queries.end(None))
+    ending = once(lambda: mailbox._entries, lambda: queries.end(None))
     with pytest.raises(ClientQuitError):
         queries.tasks()
-    timer.join()
+    ending.join()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from scaler_client.runtime.mailbox import Mailbox
 from scaler_client.runtime.worker_lists import WorkerLists
 from scaler_protocol.capacity import WorkerList
 from scaler_protocol.errors import ClientQuitError, SchedulerLostError
+from support.waiting import once
 
 
 @pytest.fixture
@@ -52,11 +52,10 @@ def test_an_interrupted_thread_takes_its_request_back(
 
 def test_an_error_is_raised_as_a_new_one_in_each_thread(lists: WorkerLists, mailbox: Mailbox[Any]) -> None:
     error = SchedulerLostError("gone")
-    timer = threading.Timer(0.01, lambda: lists.answer(WorkersListed(0, error)))
-    timer.start()
+    answering = once(lambda: mailbox._entries, lambda: lists.answer(WorkersListed(0, error)))
     with pytest.raises(SchedulerLostError, match="gone") as raised:
         lists.ask(1, 20)
-    timer.join()
+    answering.join()
     assert raised.value is not error and raised.value.__cause__ is error
     assert mailbox.take() == [WorkersRequested(0, 1)]
 
@@ -68,10 +67,9 @@ def test_the_end_of_the_client_ends_all_waits_and_later_ones_are_refused(
         mailbox.close(ClientQuitError())
         lists.end(None)
 
-    timer = threading.Timer(0.01, close)
-    timer.start()
+    closing = once(lambda: mailbox._entries, close)
     with pytest.raises(ClientQuitError):
         lists.ask(1, None)
-    timer.join()
+    closing.join()
     with pytest.raises(ClientQuitError):
         lists.ask(1, None)

@@ -77,7 +77,7 @@ def _run(module: str, words: Sequence[str], main: Callable[[], int]) -> NoReturn
         logs.configure(())  # it closes what the log of this process has open
         _close_files()
         sys.argv = [module, *words]
-        _show([sys.executable, "-m", module, *words])
+        show_command([sys.executable, "-m", module, *words])
         code = main()
     except SystemExit as ending:
         code = ending.code if isinstance(ending.code, int) else 1
@@ -98,7 +98,7 @@ def _close_files() -> None:
     os.close(nothing)
 
 
-def _show(command: Sequence[str]) -> None:
+def show_command(command: Sequence[str]) -> None:
     """Write the command line into the place of the one that this process was forked with, as far as there is room."""
     with open("/proc/self/stat", "rb") as file:
         start, end = map(int, file.read().rpartition(b")")[2].split()[_ARG_START : _ARG_START + 2])
