@@ -6,6 +6,7 @@ Only the service's CPU is counted: the time of its thread in `turn`.
 from __future__ import annotations
 
 import heapq
+import math
 import random
 import time
 from abc import ABC, abstractmethod
@@ -37,6 +38,7 @@ from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import Profile
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import PERMITTED, SchedulerCore
+from scaler_worker.agent.core.result_buffer import ResultBuffer
 
 FUNCTION = function_id(b"body")
 CALL = b"x" * 40
@@ -92,6 +94,7 @@ class Host(Peer):
         )  # fmt: skip
         super().__init__(hello, now)
         self.name, self.workers, self.seconds, self.random = hello.name, workers, seconds, seed
+        self.results = ResultBuffer(hello.name)
         self.queue: deque[tuple[int, int]] = deque()
         self.ends: list[tuple[float, int, int, float]] = []
         self.returned: list[int] = []
@@ -119,18 +122,24 @@ class Host(Peer):
             at = self.ends[0][0]
             ended.append(heapq.heappop(self.ends))
             self._start(at)
-        if ended:
-            profiles = b"".join(_profile(run % self.workers, seconds) for _, run, _, seconds in ended)
-            tasks, runs = [task for _, _, task, _ in ended], [run for _, run, _, _ in ended]
-            results = Payloads([RESULT] * len(ended))
-            self.uplink.send(Done(tasks, (0,) * len(ended), results, runs, profiles=profiles, agent=self.name))
+        for _, run, task, seconds in ended:
+            self.results.append(task, (run, 0, RESULT, _profile(run % self.workers, seconds), False))
+        if hasattr(self.results, "wait"):  # an earlier checkout sends outcomes at once
+            self.results.wait(self.uplink.busy)
+            send_at = self.results.due(now) if self.results else math.inf
+        else:
+            send_at = now
+        if self.results and now >= send_at:
+            send_at = math.inf
+            for message in self.results.take():
+                self.uplink.send(message)
         if self.returned:
             self.uplink.send(Returned(self.returned))
             self.returned = []
         if now >= self.status_at:
             self.status_at = now + max(REPORT_SECONDS, getattr(self.uplink, "heartbeat_seconds", 0.0))
             self.uplink.send(self._status())
-        due = min(self.status_at, super().look(now))
+        due = min(self.status_at, send_at, super().look(now))
         return min(due, self.ends[0][0]) if self.ends else due
 
     def _status(self) -> AgentStatus:

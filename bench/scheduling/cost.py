@@ -68,11 +68,9 @@ def per_task(hosts: int, seconds: tuple[float, float], tasks: int) -> Figures:
 def relayed(relays: int, hosts: int, workers: int, tasks: int) -> Figures:
     """CPU microseconds per task of 1 s: of the scheduler, and of all relays."""
     cluster = RelayedCluster(relays, hosts, workers, SECOND)
-    caller = cluster.caller()
-    waiting = 4 * relays * hosts * workers // 3
-    cluster.work(caller, relays * hosts * workers, waiting)
+    cluster.keep_busy(relays * hosts * workers)
     before = cluster.relays_spent
-    spent = cluster.work(caller, tasks, waiting)
+    spent = cluster.keep_busy(tasks)
     return [spent / tasks * 1e6, (cluster.relays_spent - before) / tasks * 1e6]
 
 
@@ -130,8 +128,13 @@ def listener(hosts: int, seconds: tuple[float, float], tasks: int, turns: int = 
 
 
 def rate(hosts: int, seconds: tuple[float, float], tasks: int) -> Figures:
-    """Tasks per CPU second of the service's thread with ZeroMQ; CPU microseconds per task of ZeroMQ's threads."""
+    """Tasks per CPU second of the service's thread with ZeroMQ; CPU microseconds per task of ZeroMQ's threads.
+
+    Hosts are told that the scheduler is busy, as it is at this rate.
+    """
     cluster = SocketCluster(hosts, 16, seconds)
+    cluster.service.hub.busy = 1.0
+    cluster.run(2.0)
     cluster.work(tasks, 20_000)
     spent = cluster.work(tasks, 20_000)
     cluster.close()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from cluster import REPORT_SECONDS, Cluster, Host, Memory, Peer
+from cluster import REPORT_SECONDS, Caller, Cluster, Host, Memory, Peer
 
 from scaler_io.links.hub import Hub
 from scaler_io.links.link_record import PeerTimeouts
@@ -19,6 +19,9 @@ from scaler_io.service.server_loop import ServiceTurn
 from scaler_protocol.handshake import Hello, Role
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.relay.core import PERMITTED, RelayCore, SendUp
+
+SESSION_TASKS = 300_000
+"""Tasks with calls of 40 bytes that the credit of a session allows, at least."""
 
 
 class RelayService:
@@ -67,6 +70,7 @@ class Relay(Peer):
         self.service = RelayService(hello, wire, self.uplink.send)
         self.below = Below(self.service, wire, now)
         self.hosts, self._status_at = hosts, now
+        self.workers = sum(host.workers for host in hosts)
 
     def handle(self, message: Any, now: float) -> None:
         is_new = not self.service.core.is_connected
@@ -98,6 +102,7 @@ class RelayedCluster(Cluster):
     def __init__(self, relays: int, hosts: int, workers: int, seconds: tuple[float, float]) -> None:
         """`hosts` are those of each relay."""
         super().__init__(0, workers)
+        self._callers: list[Caller] = []
         seed = random.Random(7)
         self.relays = [
             Relay(
@@ -110,6 +115,30 @@ class RelayedCluster(Cluster):
         for relay in self.relays:
             self.connect(relay)
         self.run(3.0)
+
+    def keep_busy(self, tasks: int) -> float:
+        """Keep as many tasks waiting as half of the workers, until `tasks` more have ended; returns the CPU seconds.
+
+        A client may have 32 MiB of calls unfinished: there are as many clients as that takes.
+        """
+        workers = sum(relay.workers for relay in self.relays)
+        while len(self._callers) * SESSION_TASKS < 2 * workers:
+            self._callers.append(self.caller())
+        before, until = self.service.spent, self.ended + tasks
+        while self.ended < until:
+            lack = workers // 2 - self.service.core.state.waiting.count
+            for caller in self._callers:
+                if lack > 0 and (share := min(lack, SESSION_TASKS - caller.submitted + caller.ended)) > 0:
+                    caller.submit(share)
+                    self.flush(caller, self.now)
+                    lack -= share
+            self._step()
+        return self.service.spent - before
+
+    @property
+    def ended(self) -> int:
+        """Tasks whose clients have their outcomes."""
+        return sum(caller.ended for caller in self._callers)
 
     @property
     def relays_spent(self) -> float:

@@ -127,6 +127,7 @@ class SimulatedHost:
     def turn(self, now: float) -> float:
         """Take in what has arrived, from the scheduler and from workers; decide; write."""
         self._hear(self.dialer.turn(now), now)
+        self.core.handle(SCHEDULER, events.SchedulerBusy(self.dialer.uplink.busy), now)
         blocked_up = self.dialer.uplink.kept_bytes > UNSENT_LIMIT
         if not blocked_up:
             self._hear_workers(now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -10,7 +11,9 @@ from types import FrameType
 
 import pytest
 
+from scaler_io.service.server_loop import ServiceTurn
 from world.cluster import World, plans
+from world.plans import Plan
 
 TASKS = 1000
 CORES = {"scaler_client", "scaler_scheduler", "scaler_worker"}
@@ -71,3 +74,20 @@ def test_calls_per_task(world: World, block: bool) -> None:
     assert counts["scaler_client"] / TASKS < 3
     assert counts["scaler_scheduler"] / TASKS < 6
     assert counts["scaler_worker"] / TASKS < 6
+
+
+def test_a_busy_scheduler_gets_more_outcomes_with_each_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ServiceTurn, "_measure", lambda self, began: None)  # no time passes in a turn
+    messages, makespans = [], []
+    for busy in (0.0, 1.0):
+        world, draw = World(hosts=[64], queue_size=1), random.Random(7)
+        world.scheduler.hub.busy = busy
+        world.run(2.0)
+        before, began = world.host.messages_sent, world.now
+        futures = world.client.submit(*[Plan(draw.uniform(0.5, 1.5)) for _ in range(640)])
+        world.finish()
+        world.check_as_expected(futures)
+        messages.append(world.host.messages_sent - before)
+        makespans.append(world.now - began)
+    assert messages[1] < 0.7 * messages[0]
+    assert makespans[1] < 1.02 * makespans[0]

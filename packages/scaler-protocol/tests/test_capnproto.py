@@ -68,7 +68,7 @@ def test_structs_of_earlier_versions_have_less(wire: Wire, words: int) -> None:
 
 
 def test_structs_of_later_versions_have_more() -> None:
-    read = decode([words_of(1 << 32 | 1 << 48, 4, 4 << 32 | 1 << 48, 77, 1, 0, 99, 0)])
+    read = decode([words_of(1 << 32 | 1 << 48, 4, 5 << 32 | 1 << 48, 77, 1, 0, 0, 99, 0)])
     assert read == Heartbeat(77, True)
 
 

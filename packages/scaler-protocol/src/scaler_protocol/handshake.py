@@ -111,12 +111,14 @@ class NeedHello:
 class Heartbeat:
     """Shows that the sender lives; `sent` is its clock in nanoseconds, and the peer returns it with `echo` set.
 
-    A service tells the interval of its heartbeats, which grows with the number of its peers; 0 tells nothing.
+    A service tells the interval of its heartbeats, which grows with the number of its peers; 0 tells nothing. `busy` is
+    the share of the last second for which it was at work.
     """
 
     sent: int
     echo: bool = False
     seconds: float = 0.0
+    busy: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "session_token": Bytes(0, 64),
     },
     "Refused": {"reasons": Column(WORDS, 64)},
-    "Heartbeat": {"seconds": SECONDS},
+    "Heartbeat": {"seconds": SECONDS, "busy": Real(0.0, 1.0)},
     "Submit": {
         "groups": Column(Anything(), MESSAGE_GROUPS, each_fits=True),
         "tasks": _MESSAGE_IDS,

@@ -65,7 +65,7 @@ struct Welcome {
 }
 struct Refused { reasons @0 :List(Text); inUse @1 :Bool; }
 struct NeedHello {}
-struct Heartbeat { sent @0 :UInt64; echo @1 :Bool; seconds @2 :Float64; }
+struct Heartbeat { sent @0 :UInt64; echo @1 :Bool; seconds @2 :Float64; busy @3 :Float64; }
 struct Acknowledge {}
 struct Goodbye { reason @0 :Text; objectsLeft @1 :UInt32; }
 

@@ -133,7 +133,7 @@ def test_connections_are_announced_and_logged(caplog: pytest.LogCaptureFixture) 
     caplog.set_level(logging.INFO, logger="scaler")
     asyncio.run(main())
     assert caplog.messages == [
-        "ClusterProcess: connected to the scheduler",
+        "ClusterProcess: connected to the scheduler at tcp://nowhere",
         "ClusterProcess: the connection to the scheduler is lost (gone); reconnecting",
     ]
 

@@ -97,6 +97,8 @@ class Hub:
         """The interval for few peers, and the longest one that the timeout of every peer allows."""
         self._principal, self._permitted = principal, permitted
         self.kept_limits = kept or KeptLimits(KEPT_LIMIT, KEPT_MOST)
+        self.busy = 0.0
+        """The share of the last second for which the service was at work."""
         self.is_tick_due = False
         """Whether `tick` must be called at once, since a peer leaves too many bytes unacknowledged."""
         self._token, self._refusal, self._left, self._worker_links = token, refusal, left, worker_links
@@ -266,7 +268,7 @@ class Hub:
                 self._heartbeats.append(peer)
                 sent = int(now * 1e9)
                 peer.heartbeats.append((sent, peer.unnumbered))
-                self._write_unnumbered(peer, Heartbeat(sent, seconds=interval))
+                self._write_unnumbered(peer, Heartbeat(sent, seconds=interval, busy=self.busy))
         while (owing := self._first_owing()) is not None and owing.stream.owes_acknowledgement(now):
             del self._owing[owing]
             if owing.broken_at is None:

@@ -59,6 +59,8 @@ class Uplink:
         self._hello = hello
         self._timeout = timeout_seconds
         self._heartbeat = 1.0
+        self.busy = 0.0
+        """The share of a second for which the service was at work, as it has told last."""
         self._stream = Stream(in_process=in_process, longest=MESSAGE_MOST)
         self._out: list[Frames] = []
         self._epoch = 0
@@ -215,6 +217,7 @@ class Uplink:
     def _heartbeat_received(self, heartbeat: Heartbeat, now: float) -> list[UplinkEvent]:
         if self.state is LinkState.UP:
             self._heartbeat = heartbeat.seconds or self._heartbeat
+            self.busy = heartbeat.busy
             if not heartbeat.echo:
                 self._heartbeat_at = now
                 self._out.append(self._stream.write(Heartbeat(heartbeat.sent, echo=True)))
@@ -227,7 +230,7 @@ class Uplink:
         self.peer_incarnation = welcome.incarnation
         if welcome.session:
             self._hello = replace(self._hello, session=welcome.session)
-        self.state, self._lost, self._heartbeat = LinkState.UP, False, welcome.heartbeat_seconds
+        self.state, self._lost, self._heartbeat, self.busy = LinkState.UP, False, welcome.heartbeat_seconds, 0.0
         self._silent_since = self._heartbeat_at = now
         if same:
             self._stream.acknowledge(welcome.received)

@@ -30,6 +30,8 @@ TURN_SECONDS = 0.005
 _BATCH = 32
 _IDLE_SECONDS = 1.0
 KEYS_SECONDS = 1.0
+BUSY_SECONDS = 1.0
+"""How often a service measures how busy it is."""
 """How often a service looks whether the list of keys that it accepts has changed."""
 
 
@@ -104,6 +106,8 @@ class ServiceTurn:
         self._clock = clock
         self._hold = hold
         self._now = self._tick_at = 0.0
+        self._worked, self._measured_at = 0.0, clock()
+        """Seconds at work since then."""
         self._arrived: deque[tuple[bytes, list[bytes]]] = deque()
         """Messages that the next turn handles, because those before them took long."""
         self._batch = _BATCH
@@ -123,8 +127,16 @@ class ServiceTurn:
             perform_each(self._core.settle(now), self._perform, self._effect_failed)
         finally:
             self._write(now)
+        self._measure(now)
         due = self._core.due()
         return self._tick_at if due is None else min(due, self._tick_at)
+
+    def _measure(self, began: float) -> None:
+        now = self._clock()
+        self._worked += now - began
+        if (elapsed := now - self._measured_at) >= BUSY_SECONDS:
+            self._hub.busy = min(1.0, max(0.0, self._worked / elapsed))
+            self._worked, self._measured_at = 0.0, now
 
     def revoke(self, keys: Collection[bytes]) -> None:
         """Give up the peers of these keys with the next turn."""

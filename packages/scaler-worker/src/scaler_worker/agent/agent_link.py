@@ -50,6 +50,11 @@ class AgentLink:
         return self._dialer.uplink.heartbeat_seconds
 
     @property
+    def busy(self) -> float:
+        """For which share of its time the scheduler is at work, as it has told last."""
+        return self._dialer.uplink.busy
+
+    @property
     def is_congested(self) -> bool:
         """Whether the scheduler does not read as fast as the agent writes."""
         return self._dialer.uplink.kept_bytes > UNSENT_LIMIT

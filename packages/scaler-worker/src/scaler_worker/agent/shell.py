@@ -57,7 +57,7 @@ class Agent:
         self._core, self._heartbeat, self._is_foreign, self._hand_over = core, heartbeat, is_foreign, hand_over
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = self._loop.create_future()
-        self._has_failed = False
+        self._has_failed, self._busy = False, 0.0
         self._resized: Callable[[], object] = lambda: None
         self._errors = errors = LogOnce(LOGGER)
         self._figures = host.HostFigures()
@@ -162,6 +162,9 @@ class Agent:
         core, link = self._core, self._link
         for event in link.receive(now):
             core.handle(SCHEDULER, event, now)
+        if link.busy != self._busy:
+            self._busy = link.busy
+            core.handle(SCHEDULER, events.SchedulerBusy(self._busy), now)
         perform_each(core.settle(now), self._perform, self._effect_failed)
         if self._turns.closed:
             return math.inf

@@ -31,6 +31,7 @@ blocked or stopping worker gets no tasks; the indexes (idle, refillable, running
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -106,7 +107,7 @@ class AgentCore:
         self._retention = config.object_retention_seconds
         self._scheduler = config.scheduler
         self._effects = self.in_flight.effects
-        self._rotate_at = 0.0
+        self._rotate_at = self._results_at = 0.0
         self._listing: deque[tuple[int, list[WorkerRecord]]] = deque(maxlen=LISTED_TOGETHER)
         """Requests for the processes, which are answered when each slot has one and those that are to end have ended.
 
@@ -128,6 +129,7 @@ class AgentCore:
             TakeProfile: self._profile_asked,
             events.DrainRequested: self._draining.drain_all,
             events.ResizeRequested: self._draining.resize,
+            events.SchedulerBusy: lambda event, now: self._results.wait(event.share),
             Functions: self._functions_came,
             Done: nesting.relay_by_task,
             Ended: nesting.relay_by_task,
@@ -203,7 +205,9 @@ class AgentCore:
                 in_flight.send(NeedFunctions(functions))
             in_flight.needed.clear()
         if self._results:
-            self._effects += map(events.SendToScheduler, self._results.take())
+            self._results_at = self._results.due(now)
+            if now >= self._results_at or any(isinstance(effect, events.EndAgent) for effect in self._effects):
+                self._effects += map(events.SendToScheduler, self._results.take())
         effects = self._effects[:]
         self._effects.clear()
         return effects
@@ -222,6 +226,7 @@ class AgentCore:
     def due(self) -> float:
         """The time of the next `settle` if no event arrives before."""
         return min(
+            self._results_at if self._results else math.inf,
             self.in_flight.check_at,
             self._nesting.probe_at,
             self._memory.due(),

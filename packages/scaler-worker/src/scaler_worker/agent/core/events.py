@@ -91,6 +91,13 @@ class ResizeRequested:
     workers: int
 
 
+@dataclass(frozen=True, slots=True)
+class SchedulerBusy:
+    """For which share of its time the scheduler is at work."""
+
+    share: float
+
+
 # --- effects --------------------------------------------------------------------------------------------------------
 
 
