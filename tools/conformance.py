@@ -35,14 +35,14 @@ CANDIDATES: dict[str, tuple[tuple[Any, ...], ...]] = {
         (bytes(range(16)), bytes(range(16, 32))),
         (bytes(range(20)), bytes(range(20, 40))),
         (bytes(range(32)), bytes(32)),
-        (bytes(72), b""),
+        (bytes(range(2 * PROFILE.size)), b""),
         *(
             (to_planes(bytes(range(2 * size)), size), b"")
             for size in (PACKED_BATCH.size, PACKED_ID.size, 1, PROFILE.size)
         ),
     ),
     "bool": ((True, False),),
-    "float64": ((1.5, 0.25),),
+    "float64": ((1.5, 0.25), (0.75, 0.25)),
 }
 WHOLE = ((2**63 + 1, 2**33), (2**31 - 1, 7), (255, 1), (40, 30), (2, 1), (1, 0))
 

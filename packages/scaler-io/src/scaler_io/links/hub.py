@@ -87,18 +87,16 @@ class Hub:
         `left` tells how many bytes of a peer the service keeps only until it is lost: at most, or if `exact` precisely;
         `worker_links` how many peers there may be with one worker's key.
         """
-        self.refused_frames = 0
         self.sent: Counter[str] = Counter()
         self.received: Counter[str] = Counter()
         """Numbers of messages by type, since the start."""
-        self._incarnation = incarnation
-        self._admit, self._timeouts = admit, timeouts
+        self._incarnation, self._admit, self._timeouts = incarnation, admit, timeouts
         self._heartbeat, self._longest_heartbeat = heartbeat_seconds, LONGEST_HEARTBEAT_SECONDS
         """The interval for few peers, and the longest one that the timeout of every peer allows."""
         self._principal, self._permitted = principal, permitted
         self.kept_limits = kept or KeptLimits(KEPT_LIMIT, KEPT_MOST)
-        self.busy = 0.0
-        """The share of the last second for which the service was at work."""
+        self.refused_frames, self.busy = 0, 0.0
+        """The second: the share of the last second for which the service was at work."""
         self.is_tick_due = False
         """Whether `tick` must be called at once, since a peer leaves too many bytes unacknowledged."""
         self._token, self._refusal, self._left, self._worker_links = token, refusal, left, worker_links
