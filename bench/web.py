@@ -6,7 +6,7 @@ Prints the time to the first page; of every page the time from the click on its 
 time until they are when it is reloaded, and bytes per second to the browser; of sorting and turning pages of tasks
 the time from the click until the browser shows it; CPU and memory of the process. Of times it prints the median of
 several, and the longest.
-Budgets: 2 s to the first page, 200 ms for a page, a sort or a turn, 50 KB/s, 500 MB.
+Budgets: 1 s to the first page, 200 ms for a page, a sort or a turn, 50 KB/s, 300 MB. They hold on an idle machine.
 """
 
 import argparse

@@ -23,6 +23,11 @@ class Profile(NamedTuple):
     fetch_us: int = 0
     store_us: int = 0
 
+    @property
+    def transfer_us(self) -> int:
+        """Time for objects in all."""
+        return self.fetch_us + self.store_us
+
     def packed(self) -> bytes:
         """The record."""
         return PROFILE.pack(*self)

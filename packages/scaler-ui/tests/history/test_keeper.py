@@ -49,7 +49,8 @@ def worked(publications: Publications, model: MonitorModel) -> None:
     model.take(publications.groups((1, "jobs:price", 7, 0, "", "")), 1.0)
     model.take(publications.batch(TaskStep.WAITING, 1, HIGH, 2, 3, time=6000.0), 1.0)
     model.take(publications.batch(TaskStep.ASSIGNED, 1, HIGH, 2, time=6001.0), 1.0)
-    model.take(publications.batch(TaskStep.ENDED, 1, HIGH, time=6002.0), 1.0)
+    moved = Profile(1500, 900, 2_000_000, 77, 0, 1, fetch_us=30, store_us=40).packed()
+    model.take(publications.batch(TaskStep.ENDED, 1, HIGH, time=6002.0, profiles=moved), 1.0)
     text: dict[str, Any] = {
         "text_numbers": (1,), "text_times": (6003.0,), "text_levels": (40,), "text_kinds": (EventKind.FAILURE,),
         "text_tasks": (2,), "text_subjects": ("",), "texts": ("Traceback (most recent call last):\nValueError: no",),
@@ -64,6 +65,7 @@ def everything(model: MonitorModel) -> list[object]:
     """What pages show of the past."""
     return [
         views.tasks(model, ALL).rows,
+        [(row.id, row.fetch, row.store) for row in map(model.tasks.row, range(len(model.tasks)))],
         failures.failure_groups(model, PageRequest(order="last")).rows,
         views.functions(model, PageRequest(order="calls")).rows,
         list(model.workloads.rows.values()),

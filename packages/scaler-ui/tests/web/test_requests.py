@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -62,3 +64,31 @@ def test_who_does_not_finish_a_request_is_disconnected(monkeypatch: pytest.Monke
     assert slow.endswith(b"ok"), "the time of an answer is not limited"
     assert several.count(b"200 OK") == 2
     assert b"200 OK" in head and head.endswith(b"\r\n\r\n"), "only the head of the page"
+
+
+def test_a_readers_odd_event_is_told_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    server = pytest.importorskip("socketio").AsyncServer(async_mode="asgi")
+
+    @server.on("event")  # type: ignore[untyped-decorator]
+    def handle(_: str, message: dict[str, str]) -> None:
+        message["client_id"]
+
+    async def events() -> None:
+        for data in ({}, {"\x1b[2J" * 100: ""}):
+            task = asyncio.create_task(server._handle_event_internal(server, "", "", ["event", data], "/", None))
+            await asyncio.wait([task])
+        fault = asyncio.create_task(asyncio.to_thread(int, "ours"))
+        await asyncio.wait([fault])
+
+    logger = logging.getLogger("asyncio")
+    logger.addFilter(requests.tell_odd_events)
+    try:
+        asyncio.run(events())
+        gc.collect()
+    finally:
+        logger.removeFilter(requests.tell_odd_events)
+    odd = [record for record in caplog.records if "not understood: KeyError('client_id')" in record.getMessage()]
+    assert len(odd) == 2 and not any(record.exc_info for record in odd)
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == [
+        "invalid literal for int() with base 10: 'ours'"
+    ]

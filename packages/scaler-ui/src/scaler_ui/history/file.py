@@ -228,7 +228,7 @@ def read_workload(text: str) -> Workload:
     return Workload(
         int(read["number"]), str(read["function"]), int(read["session"]), float(read["began"]), float(read["ended"]),
         _counts(read["endings"]), runs, waits, float(read["cpu"]), int(read["memory"]),
-        {str(name): int(count) for name, count in read["exceptions"].items()},
+        {str(name): int(count) for name, count in read["exceptions"].items()}, float(read["transfers"]),
     )  # fmt: skip
 
 

@@ -92,7 +92,7 @@ class FunctionFigures:
         self.duration += seconds
         self.longest = max(self.longest, seconds)
         self.cpu += profile.cpu_us / 1e6
-        self.transfers += (profile.fetch_us + profile.store_us) / 1e6
+        self.transfers += profile.transfer_us / 1e6
         self.peak_memory = max(self.peak_memory, profile.peak_memory)
 
     @property
@@ -473,7 +473,8 @@ class MonitorModel:
                 figures.ran(profile)
                 self._grew(name, agent, profile)
                 took = profile.duration_us / 1e6
-                workload.ran(time - since - took, took, profile.cpu_us / 1e6, profile.peak_memory)
+                moved = profile.transfer_us / 1e6
+                workload.ran(time - since - took, took, profile.cpu_us / 1e6, profile.peak_memory, moved)
                 runs = self.runs.get((name, host))
                 if runs is None:
                     runs = self.runs[name, host] = RecentRuns()

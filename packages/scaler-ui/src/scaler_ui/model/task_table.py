@@ -185,10 +185,13 @@ class TaskTable:
         """Whether a task calls, or has called, a function of this name."""
         return bool(name) and name in self._numbers
 
+    def name_of(self, number: int) -> str:
+        """The name of the function with this number in the columns."""
+        return self._names[number]
+
     def function_name(self, row: int) -> str:
         """The name of the function that the task in this row calls."""
-        number: int = self._columns["function"][row]
-        return self._names[number]
+        return self.name_of(self._columns["function"][row])
 
     # --- what happens -----------------------------------------------------------------------------------------------
 
@@ -379,6 +382,11 @@ class TaskTable:
     def value(self, name: str, row: int) -> Any:
         """The stored value of a column in a row."""
         return self._columns[name][row]
+
+    def columns(self, names: Iterable[str], rows: Sequence[int]) -> list[Column]:
+        """Copies of what columns have in these rows."""
+        chosen = np.array(rows, np.intp)
+        return [_take(self._view(name), chosen) for name in names]
 
     def values(self, name: str, rows: Sequence[int]) -> list[Any]:
         """The stored values of a column in these rows."""

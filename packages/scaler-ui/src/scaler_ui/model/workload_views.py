@@ -159,6 +159,7 @@ _COSTS = (
     *_of_durations("wait", lambda workload: workload.waits),
     Measure("cpu, mean", _mean_cpu, duration),
     Measure("cpu, in all", lambda workload: workload.cpu, duration),
+    Measure("transfers, in all", lambda workload: workload.transfers, duration),
     Measure("memory, peak", lambda workload: workload.memory, lambda value: size(int(value))),
 )
 

@@ -81,6 +81,8 @@ class Workload:
     """The greatest of a run."""
     exceptions: dict[str, int] = field(default_factory=dict)
     """Failures by type of exception."""
+    transfers: float = 0.0
+    """In which objects were fetched and results stored."""
 
     @property
     def tasks(self) -> int:
@@ -92,11 +94,12 @@ class Workload:
         """Tasks that raised or could not run."""
         return self.tasks - self.endings.get(Status.VALUE, 0) - self.endings.get(Status.CANCELLED, 0)
 
-    def ran(self, waited: float, took: float, cpu: float, memory: int) -> None:
+    def ran(self, waited: float, took: float, cpu: float, memory: int, transfers: float) -> None:
         """Count a run."""
         self.runs.add(took)
         self.waits.add(max(0.0, waited))
         self.cpu += cpu
+        self.transfers += transfers
         self.memory = max(self.memory, memory)
 
     def failed(self, exception: str) -> None:

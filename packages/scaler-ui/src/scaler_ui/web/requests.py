@@ -1,13 +1,22 @@
-"""Requests of readers: who does not finish what he asks is disconnected; HEAD is answered as GET."""
+"""Requests of readers: who does not finish what he asks is disconnected; HEAD is answered as GET; odd ones are told."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, MutableMapping
+from traceback import walk_tb
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from scaler_protocol.limits import shortened
+from scaler_protocol.ranges import Text
+
+REASON = Text(256)
+"""The limit of what is logged of a reader's event."""
+_HANDLES_EVENT = "_handle_event_internal"
+"""The method of python-socketio that calls the handler of an event, in a task that nobody waits for."""
 HEAD_SECONDS = 10.0
 """Time for the head of a request, at least; at most twice as long."""
 
@@ -25,6 +34,16 @@ class HeadAsGet:
         """Handle one request or connection."""
         is_head = scope["type"] == "http" and scope["method"] == "HEAD"
         await self._app({**scope, "method": "GET"} if is_head else scope, receive, send)
+
+
+def tell_odd_events(record: logging.LogRecord) -> bool:
+    """A filter that makes one line of the traceback of a reader's event that NiceGUI does not understand."""
+    error = record.exc_info[1] if record.exc_info else None
+    if error is not None and any(frame.f_code.co_name == _HANDLES_EVENT for frame, _ in walk_tb(error.__traceback__)):
+        record.msg = "scaler_ui: a reader's event is not understood: %s"
+        record.args = (shortened(repr(error), REASON),)
+        record.exc_info = record.exc_text = None
+    return True
 
 
 class TimedProtocol(HttpToolsProtocol):
