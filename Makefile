@@ -22,7 +22,7 @@ export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV UV_PROJECT_ENVIRONMENT UV_PYTHON PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help sync fmt lint type test pytest matrix pypy cov bench soak chaos third-parties pins api docs wheels demo
+.PHONY: help sync fmt lint type test pytest matrix pypy windows cov bench soak chaos third-parties pins api docs wheels demo
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -70,6 +70,10 @@ pypy: $(UV_STAMP) ## the tests of links and scheduler on PyPy: make pypy PYPY=/u
 	$(UV) --no-config pip install --quiet --python .matrix/pypy "hypothesis<6.140" pytest pytest-timeout pytest-xdist tblib \
 		$(PYPY_PACKAGES:%=--editable packages/scaler-%)
 	.matrix/pypy/bin/pytest $(SPREAD) $(PYPY_TESTS)
+
+# The packages that the client needs must be installed for this Python, whose version must be that of .venv.
+windows: $(VENV_STAMP) ## the client on Windows, under Wine: make windows WINDOWS_PYTHON=/path/to/python.exe
+	SCALER_WINDOWS_PYTHON=$(WINDOWS_PYTHON) $(RUN)/pytest tests/test_windows_client.py
 
 # Processes that tests kill leave incomplete data: combine warns of them and goes on. The timeout of a test is long,
 # because coverage slows tests down, and pytest-timeout's exit can wait for ever for the lock of coverage.

@@ -30,6 +30,25 @@ def test_it_happens_once_for_everybody() -> None:
     assert latch.is_set() and latch.wait(0.0) and latch.wait(DEADLINE)
 
 
+def test_it_is_waited_for_in_pieces_where_a_wait_lets_no_signal_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it is on Windows."""
+    monkeypatch.setattr(thread_event, "_LONGEST_WAIT", 0.001)
+    event, waits = ThreadEvent(), ThreadEvent()
+    assert not event.wait(0.02)
+    heard: list[bool] = []
+
+    def wait() -> None:
+        waits.set()
+        heard.append(event.wait())
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert waits.wait(DEADLINE)
+    event.set()
+    thread.join(DEADLINE)
+    assert heard == [True]
+
+
 def test_a_cleared_event_is_waited_for_again() -> None:
     event, heard = ThreadEvent(), ThreadEvent()
 

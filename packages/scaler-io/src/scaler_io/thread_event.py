@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
+from typing import Final
+
+_LONGEST_WAIT: Final = 0.25 if sys.platform == "win32" else threading.TIMEOUT_MAX
+"""Seconds that a thread waits for a lock without a look for signals: on Windows a wait lets no Ctrl-C through."""
 
 
 class _Thread(threading.local):
@@ -70,16 +76,19 @@ class ThreadEvent:
         """Block until the event has happened, at most `timeout` seconds; returns whether it has.
 
         If several threads wait, let each call this in a loop with a timeout of a second: after an interrupted wait
-        other threads may see the event only at their timeout. On Windows only this lets Ctrl-C through. Raises
-        RuntimeError in a thread that must not wait.
+        other threads may see the event only at their timeout. Raises RuntimeError in a thread that must not wait.
         """
         if self._set:
             return True
         check_may_wait()
-        seconds = -1.0 if timeout is None else float(min(max(timeout, 0.0), threading.TIMEOUT_MAX))
-        if self._closed.acquire(timeout=seconds):
-            try:
-                self._closed.release()  # for the next waiting thread
-            except RuntimeError:
-                return True  # another thread has released it
+        left = threading.TIMEOUT_MAX if timeout is None else float(min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+        ends = time.monotonic() + left
+        while not self._closed.acquire(timeout=min(left, _LONGEST_WAIT)):
+            left = ends - time.monotonic()
+            if self._set or left <= 0.0:
+                return self._set
+        try:
+            self._closed.release()  # for the next waiting thread
+        except RuntimeError:
+            return True  # another thread has released it
         return self._set

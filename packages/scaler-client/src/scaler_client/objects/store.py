@@ -42,8 +42,7 @@ def wait_until_put(stored_object: StoredObject) -> None:
     """Block until storage confirms an object; raises ScalerError if it refuses it."""
     ended = ThreadEvent()
     stored_object.add_put_callback(lambda error: ended.set())
-    while not ended.wait(1.0):  # on Windows an untimed wait ignores Ctrl-C
-        pass
+    ended.wait()
     if (error := stored_object.error) is not None:
         raise type(error)(*error.args, **error.details)  # a new instance, because its traceback leads here
 
