@@ -145,3 +145,14 @@ def test_a_graph_of_a_million_nodes_takes_little_memory(tmp_path: Path) -> None:
             assert client.get(graph, keys) == {key: values[key[1]] for key in keys}
             _, peak = resident(services.scheduler.pid)
     assert peak - before < 1500 * len(graph)
+
+
+# --- many hosts -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_ten_thousand_hosts_behind_relays() -> None:
+    program = TESTS.parent / "bench" / "scheduling" / "relayed.py"
+    done = subprocess.run([sys.executable, program], stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.startswith("160,000 workers: ")

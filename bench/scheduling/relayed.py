@@ -1,10 +1,14 @@
 """A real scheduler service above real relays, and simulated hosts below these, in virtual time.
 
+python bench/scheduling/relayed.py                        40 relays with 250 hosts each, 16 workers per host
+python bench/scheduling/relayed.py 40 250 64 --tasks N    with 64 workers per host, until N tasks of 1 s have ended
+
 CPU of the scheduler and of the relays is counted apart.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 import time
 from collections.abc import Sequence
@@ -144,3 +148,30 @@ class RelayedCluster(Cluster):
     def relays_spent(self) -> float:
         """CPU seconds of all relays."""
         return sum(relay.service.spent for relay in self.relays)
+
+
+def main() -> None:
+    """Run tasks of 1 s on all workers, and print what that took."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default, text in (("relays", 40, ""), ("hosts", 250, " of each relay"), ("workers", 16, " of each host")):
+        parser.add_argument(name, type=int, nargs="?", default=default, help=f"{name}{text}")
+    parser.add_argument("--tasks", type=int, help="measured ones; as many as workers if left out")
+    given = parser.parse_args()
+    cluster = RelayedCluster(given.relays, given.hosts, given.workers, (0.9, 1.1))
+    workers = sum(agent.workers for agent in cluster.service.core.state.agents.values())
+    assert workers == given.relays * given.hosts * given.workers, f"{workers} workers are there"
+    cluster.keep_busy(workers)
+    tasks = given.tasks or workers
+    hub, before, began = cluster.service.hub, cluster.relays_spent, cluster.now
+    received, sent = sum(hub.received.values()), sum(hub.sent.values())
+    spent = cluster.keep_busy(tasks)
+    relays, seconds = cluster.relays_spent - before, cluster.now - began
+    received, sent = sum(hub.received.values()) - received, sum(hub.sent.values()) - sent
+    print(f"{workers:,} workers: {tasks / seconds:,.0f} tasks/s in virtual time")
+    print(f"scheduler: {spent / tasks * 1e6:.1f} us of CPU per task, {spent / seconds:.1f} cores")
+    print(f"each of {given.relays} relays: {relays / tasks * 1e6:.1f} us, {relays / seconds / given.relays:.2f} cores")
+    print(f"messages of the scheduler per task: {received / tasks:.3f} in, {sent / tasks:.3f} out")
+
+
+if __name__ == "__main__":
+    main()
