@@ -17,7 +17,7 @@ from scaler_io.simulation.network import MemoryDialer, MemoryListener, MemoryNet
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Hello, Role
 from scaler_scheduler.core.config import SchedulerConfig
-from scaler_scheduler.relay.core import PERMITTED, ReconnectAgents, RelayCore, SendUp
+from scaler_scheduler.relay.core import PERMITTED, EndRelay, ReconnectAgents, RelayCore, SendUp
 
 RELAY_ADDRESS = Address(path="/world/relay")
 STATUS_SECONDS = 1.0
@@ -66,6 +66,7 @@ class RelayLife:
             perform: dict[type, Callable[[Any], object]] = {
                 SendUp: lambda effect: self.dialer.uplink.send(effect.message),
                 ReconnectAgents: lambda effect: self.hub.reconnect(self.network.now),
+                EndRelay: lambda effect: self.shell.kill(),
             }
             self.service = ServiceTurn(
                 "Relay", self.listener, self.hub, self.checked, lambda: None, self.network.clock, perform

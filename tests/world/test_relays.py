@@ -71,6 +71,49 @@ def test_another_relay_at_the_address_takes_the_agents_over(seed: int) -> None:
     world.rest(30.0)
 
 
+def test_runs_go_on_when_the_second_relay_is_killed_too() -> None:
+    world = relayed()
+    futures = world.client.submit(*plans(6, 15.0))
+    world.run(0.4)
+    world.relays[0].shell.kill()
+    world.add_relay()
+    for host in world.hosts:
+        host.dialer._fallback = None  # the scheduler cannot be reached from there
+    world.until(lambda: len(world.relays[1].core.leases.runs) == 6 and len(world.relays[1].core.agents) == 3)
+    world.run(6.0)
+    world.relays[1].shell.kill()
+    world.finish(30.0)
+    world.check_as_expected(futures)
+    check_nothing_ran_twice(world)
+    world.rest(30.0)
+
+
+@pytest.mark.parametrize("fault", ["scheduler", "connections"])
+def test_runs_go_on_when_hosts_that_had_moved_come_to_a_relay_again(fault: str) -> None:
+    world = World(1, hosts=0, journal=True)
+    world.add_relay()
+    world.run(0.1)
+    for _ in range(3):
+        world.add_host(2, address=RELAY_ADDRESS)
+    futures = world.client.submit(*plans(6, 15.0))
+    world.run(0.4)
+    world.relays[0].shell.kill()
+    world.until(lambda: len(world.scheduler.core.state.agents) == 3)
+    world.add_relay()
+    world.run(2.0)
+    if fault == "scheduler":
+        world.restart_scheduler()
+    else:
+        for host in world.hosts:
+            host.dialer.connection.cut()
+            host.dialer._attempts = 1  # the next one is at the relay
+    world.until(lambda: len(world.relays[1].core.agents) == 3)
+    world.finish(40.0)
+    world.check_as_expected(futures)
+    check_nothing_ran_twice(world)
+    world.rest(40.0)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_relay_that_was_stopped_for_long(seed: int) -> None:
     world = relayed(seed)

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from scaler_io.links.admission import admit
+from scaler_io.links.admission import admit, admit_principal
+from scaler_io.security.keyring import ANYONE, KeyRole, Principal
 from scaler_protocol.handshake import PROTOCOL_VERSION, Hello, Refused, Role, ServiceKind, Welcome
 
 HELLO = Hello(Role.CLIENT, b"c" * 16, 1, session=3)
@@ -88,3 +89,16 @@ def test_a_service_that_knows_where_the_other_one_is_says_so() -> None:
     assert refused == Refused(
         ["this is the address of the scheduler: give that of the object storage server, tcp://127.0.0.1:9"]
     )
+
+
+@pytest.mark.parametrize("role", KeyRole)
+def test_only_the_servers_key_is_that_of_a_relay(role: KeyRole) -> None:
+    holder = Principal(b"k" * 32, role, "mallory")
+    relay = replace(HELLO, role=Role.AGENT, relay=True)
+    refused = admit_principal(relay, holder, holder, 0, 10)
+    assert (refused is None) == (role is KeyRole.SERVER)
+    if role is KeyRole.WORKER:
+        assert refused == Refused(
+            ["the key mallory has the role worker, which cannot be a relay: that needs the server's key"]
+        )
+    assert admit_principal(relay, ANYONE, ANYONE, 0, 10) is None

@@ -44,6 +44,9 @@ def admit_principal(
             f"the key {principal.name} has the role {principal.role.value}, which cannot be {role_name(hello.role)}"
         )
         return Refused([reason])
+    if hello.relay and principal.role is not KeyRole.SERVER:
+        name, role = principal.name, principal.role.value
+        return Refused([f"the key {name} has the role {role}, which cannot be a relay: that needs the server's key"])
     if principal.role is KeyRole.CLIENT and links >= CLIENT_LINKS:
         return Refused([f"the key {principal.name} has {links:,} connections, as many as a client's key may have"])
     if principal.role is KeyRole.WORKER and links >= worker_links:

@@ -245,16 +245,22 @@ class Recovery:
         if self.is_current(agent, record, run):
             return True
         if self._state.is_own(run) or (self._knows_all and not record.group.session.nested):
-            return record.notes is not None and (run, agent.peer) in record.notes.given_up
+            given_up = record.notes.given_up if record.notes is not None else ()
+            return any(run == old and (peer == agent.peer or agent.relay_incarnation) for old, peer in given_up)
         return agent.returning and record.id <= record.group.session.last_wanted
 
     def is_current(self, agent: AgentRecord, record: TaskRecord, run: int) -> bool:
-        """Whether the task is known to have this run on this agent, to which a relay may have passed it on."""
-        peer, before = self._state.assigned_before.get(record.id, (b"", 0))
-        if peer:
-            return (peer, before) == (agent.peer, run) or is_run_of(self._lost_relays.get(peer, 0), run)
-        holder = record.agent if record.state == ASSIGNED else None
-        return holder is not None and holder is not agent and is_run_of(holder.relay_incarnation, run)
+        """Whether the task is known to have this run on this agent; a relay may have passed it on, or pass it on."""
+        peer, given = self._state.assigned_before.get(record.id, (b"", 0))
+        relay = self._lost_relays.get(peer, 0)
+        if not peer:
+            holder = record.agent if record.state == ASSIGNED else None
+            if holder is None or holder is agent:
+                return False
+            given, relay = record.run, holder.relay_incarnation
+        if given == run:
+            return peer == agent.peer or bool(relay or agent.relay_incarnation)
+        return is_run_of(relay, run)
 
     def keeps(self, agent: AgentRecord, task: int, run: int, status: int) -> bool:
         """A run has ended whose task no client has asked for yet: whether its agent must keep the outcome."""

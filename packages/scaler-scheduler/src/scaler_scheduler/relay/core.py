@@ -12,12 +12,13 @@ that its agents do not: whoever is lost, the others report what they have.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from scaler_io.links.effects import Effect, Send, Stop
+from scaler_io.links.effects import Effect, Send
 from scaler_io.links.events import HubEvent, LinkLost, LinkRefused, LinkUp, PeerJoined, PeerLost
 from scaler_protocol.capacity import ListProcesses, ProcessList
 from scaler_protocol.errors import ProtocolError
@@ -46,6 +47,7 @@ from scaler_protocol.messages import (
     Status,
     Withdraw,
 )
+from scaler_protocol.monitoring import EventKind
 from scaler_protocol.operations import Drain, ProfilePart, Resized, TakeProfile
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE
@@ -66,7 +68,7 @@ JOIN_SECONDS: Final = 0.01
 """After outcomes were sent to the scheduler, further ones are collected for so long."""
 SWEEP_SECONDS: Final = 10.0
 """Sessions without leased tasks are forgotten after one to two times this."""
-_OPERATOR: Final = b"the scheduler".ljust(16)
+_OPERATOR: Final = bytes(16)
 """Who the core believes to ask for profiles."""
 
 
@@ -82,6 +84,17 @@ class ReconnectAgents:
     """Effect: agents must connect again, to be told of another scheduler."""
 
 
+@dataclass(frozen=True, slots=True)
+class EndRelay:
+    """Effect: the relay must end. `failed`: not because somebody wants that."""
+
+    reason: str
+    failed: bool
+
+
+RelayEffect = Effect | SendToStorage | WriteDump | SendUp | ReconnectAgents | EndRelay
+
+
 class RelayCore:
     """All of a relay but its sockets: `handle` takes in what agents send, `hear` what the scheduler above sends."""
 
@@ -95,11 +108,12 @@ class RelayCore:
         self.leases = Leases()
         self._storage, self._incarnation = "", 0
         """What the scheduler has told: where object storage is, and which incarnation it is."""
-        self._out: list[Effect | SendToStorage | WriteDump | SendUp | ReconnectAgents] = []
+        self._out: list[RelayEffect] = []
         self._outcomes: dict[str, JoinedOutcomes] = {}
         """Outcomes to be sent, by the agent that they name: values name the relay."""
         self._outcomes_at = 0.0
         self._workers = 0
+        self._is_draining = False
         self._known: set[int] = set()
         """Sessions that the core knows."""
         self._idle: set[int] = set()
@@ -107,16 +121,19 @@ class RelayCore:
         self._sweep_at = 0.0
         self._newcomers: set[bytes] = set()
         """Agents that had another scheduler before, and have not reported what they have of it."""
-        self._resending: dict[int, int] = {}
-        """Tasks whose outcomes an agent is asked for, with the runs to report them for."""
+        self._resending: dict[int, tuple[bytes, int]] = {}
+        """Tasks whose outcomes are asked for: the agent that keeps each, and the run to report it for."""
         self._asker = new_session()
         """The session that asks for the workers' processes."""
         self._profile: JoinedProfile | None = None
         self._handlers = self._agent_handlers()
         self._from_above = self._scheduler_handlers()
         self._to_clients = self._client_handlers()
-        asker = Hello(Role.CLIENT, _client(self._asker), 1, session=self._asker, name=_OPERATOR.decode())
-        self._core.handle(asker.identity, PeerJoined(asker, False), 0.0)
+        asker = Hello(Role.CLIENT, _client(self._asker), 1, session=self._asker, name="the scheduler")
+        operator = Hello(Role.OPERATOR, _OPERATOR, 1, name="the scheduler", host=hello.host)
+        for peer in (asker, operator):
+            self._core.handle(peer.identity, PeerJoined(peer, False), 0.0)
+        self._state.out.clear()  # nobody has connected
 
     def _agent_handlers(self) -> dict[type[Any], Callable[[bytes, Any, float], None]]:
         return {
@@ -164,6 +181,10 @@ class RelayCore:
         if hello.role != Role.AGENT:
             return Refused([f"this is a relay, which takes agents only: connect to the scheduler at {self._scheduler}"])
         reasons = []
+        if _is_for_scheduler(hello.identity):
+            reasons.append("an identity is random, and this one is not")
+        if hello.manager:
+            reasons.append("the scheduler counts the units of worker managers, and does not see them behind a relay")
         if hello.consumable_names:
             names = ", ".join(hello.consumable_names)
             reasons.append(f"a relay does not count quantities, and this agent has some of {names}")
@@ -196,12 +217,15 @@ class RelayCore:
         if event.hello.peer_incarnation not in (0, self._hello.incarnation) and not event.resumed:
             self._newcomers.add(peer)
         self._core.handle(peer, event, now)
+        if self._is_draining:
+            self._state.drain(self._state.agents[peer])
 
     def _lost(self, peer: bytes, event: PeerLost, now: float) -> None:
         self._newcomers.discard(peer)
         self._core.handle(peer, event, now)
         for task in [task for task, keeper in self.leases.elsewhere.items() if keeper == peer]:
             del self.leases.elsewhere[task]
+        self._resending = {task: asked for task, asked in self._resending.items() if asked[0] != peer}
 
     def _count_workers(self) -> None:
         workers = sum(agent.workers for agent in self._state.agents.values())
@@ -222,27 +246,24 @@ class RelayCore:
         return self.leases.runs.get(task.id) if task is not None else None
 
     def _output(self, peer: bytes, event: Output, now: float) -> None:
-        """Pass on what leased tasks have written; what their own tasks have goes to the log of this core."""
-        leased = [at for at, task in enumerate(event.tasks) if task in self.leases.runs]
-        for own, positions in ((False, leased), (True, [at for at in range(len(event.tasks)) if at not in leased])):
+        """Pass on what leased tasks of this agent have written; this core takes what their own tasks have."""
+        records = map(self._state.find, event.tasks)
+        own = [record is not None and record.agent is self._state.agents.get(peer) for record in records]
+        leased = [at for at, task in enumerate(event.tasks) if own[at] and task in self.leases.runs]
+        others = sorted({*range(len(event.tasks))}.difference(leased))
+        for positions, is_leased in ((leased, True), (others, False)):
             if positions:
                 part = Output(
                     [event.tasks[at] for at in positions],
                     [event.streams[at] for at in positions],
                     Payloads([event.texts[at] for at in positions]),
                 )
-                self._core.handle(peer, part, now) if own else self._up(part)
+                self._up(part) if is_leased else self._core.handle(peer, part, now)
 
     def _agent_resumes(self, peer: bytes, event: Reconcile, now: float) -> None:
         """Claim what an agent has of another relay or scheduler, which told it to run that."""
-        claims = [
-            (task, run)
-            for task, run in zip(event.running, event.runs, strict=True)
-            if not is_run_of(self._hello.incarnation, run) and self._is_unknown(task)
-        ]
-        for task, run in claims:
-            self._lease([task], [run], now)
-        for session, tasks in self.leases.by_session(task for task, _ in claims).items():
+        claims = self._claims(event, now)
+        for session, tasks in self.leases.by_session(claims).items():
             self._core.handle(_client(session), Reconcile(wanted=tasks), now)
         finished: Sequence[int] = ()
         if peer in self._newcomers:
@@ -252,19 +273,34 @@ class RelayCore:
             if not event.more:
                 self._newcomers.discard(peer)
         self._core.handle(peer, event, now)
-        self._reconcile(claims, finished)
+        for task in [task for task in claims if self._state.find(task) is None]:
+            self.leases.end(task)  # the agent has said more than it may, and is told to stop
+            del claims[task]
+        self._reconcile(list(claims.items()), finished)
+
+    def _claims(self, event: Reconcile, now: float) -> dict[int, int]:
+        """Lease those tasks of an agent, with their runs, that neither this relay nor its agents know."""
+        claims: dict[int, int] = {}
+        for task, run in zip(event.running, event.runs, strict=True):
+            is_known = is_run_of(self._hello.incarnation, run) or self.leases.task_of(run) is not None
+            if not is_known and self._is_unknown(task):
+                self._lease([task], [run], now)
+                claims[task] = run
+        return claims
 
     def _is_unknown(self, task: int) -> bool:
         """Whether the scheduler may want a task of which nothing is known here."""
-        return not (is_nested(session_of(task)) or task in self.leases.runs)
+        session = session_of(task)
+        return session != 0 and not (is_nested(session) or task in self.leases.runs)
 
     def _done(self, peer: bytes, event: Done, now: float) -> None:
-        if self._resending and not self._resending.keys().isdisjoint(event.tasks):
-            asked = {
-                task: self._resending.pop(task) or run
-                for task, run in zip(event.tasks, event.runs, strict=True)
-                if task in self._resending
-            }
+        asked: dict[int, int] = {}
+        for task, run in zip(event.tasks, event.runs, strict=True) if self._resending else ():
+            keeper, own = self._resending.get(task, (b"", 0))
+            if keeper == peer:
+                del self._resending[task]
+                asked[task] = own or run
+        if asked:
             self._outcomes_of(event).add(event, asked)
             event = _without(event, asked)
         if event.tasks:
@@ -280,8 +316,8 @@ class RelayCore:
     def _up(self, message: Message) -> None:
         self._out.append(SendUp(message))
 
-    def _end(self, reason: str) -> None:
-        self._out.append(Stop(reason))
+    def _end(self, reason: str, *, failed: bool = True) -> None:
+        self._out.append(EndRelay(reason, failed))
 
     def _refused(self, event: LinkRefused, now: float) -> None:
         self._end(f"the scheduler at {self._scheduler} refuses the relay: {'; '.join(event.reasons)}")
@@ -352,6 +388,7 @@ class RelayCore:
                 self._core.handle(_client(session), PeerJoined(hello, False), now)
         for task in tasks:
             self.leases.elsewhere.pop(task, None)
+            self._resending.pop(task, None)
 
     def _withdraw(self, message: Withdraw, now: float) -> None:
         tasks = [task for run in message.runs if (task := self.leases.task_of(run)) is not None]
@@ -407,7 +444,7 @@ class RelayCore:
             keeper = self.leases.elsewhere.get(task) or (agent.peer if agent is not None else b"")
             if keeper in self._state.agents and (task in self.leases.elsewhere or self._has_ended(task)):
                 asked.setdefault(keeper, []).append(task)
-                self._resending[task] = self.leases.runs.get(task, 0)
+                self._resending[task] = keeper, self.leases.runs.get(task, 0)
         for keeper, tasks in asked.items():
             self._state.send(keeper, Resend(tasks))
 
@@ -415,49 +452,60 @@ class RelayCore:
         self._core.handle(_client(self._asker), message, now)
 
     def _drain(self, message: Drain, now: float) -> None:
-        for agent in list(self._state.agents.values()):
-            if not message.pid:
+        agents = list(self._state.agents.values())
+        if not message.pid:
+            self._is_draining = True
+            for agent in agents:
                 self._state.drain(agent)
-            elif agent.status is not None and message.pid in agent.status.pids:
-                self._state.send(agent.peer, Drain(agent.number, message.pid))
-                return
+            return
+        found = [agent for agent in agents if agent.status is not None and message.pid in agent.status.pids]
+        if len(found) == 1:
+            self._state.send(found[0].peer, Drain(found[0].number, message.pid))
+        else:
+            hosts = ", ".join(agent.name or agent.host for agent in found) or "no host"
+            text = f"not drained: process {message.pid} is a worker of {hosts}"
+            self._state.log(text, EventKind.AGENT, logging.WARNING)
 
     def _list_processes(self, message: ListProcesses, now: float) -> None:
         self._core.handle(_client(self._asker), message, now)
 
     def _take_profile(self, message: TakeProfile, now: float) -> None:
         self._profile = JoinedProfile(message)
-        operator = Hello(Role.OPERATOR, _OPERATOR, 1, name=_OPERATOR.decode(), host=self._hello.host)
-        self._core.handle(_OPERATOR, PeerJoined(operator, False), now)
         self._core.handle(_OPERATOR, message, now)
 
     def _shut_down(self, message: Shutdown, now: float) -> None:
         for agent in self._state.agents:
             self._state.send(agent, message)
-        self._end("the scheduler asked for it")
+        self._end("the scheduler shuts the cluster down", failed=False)
 
     # --- one turn ---------------------------------------------------------------------------------------------------
 
-    def settle(self, now: float) -> list[Effect | SendToStorage | WriteDump | SendUp | ReconnectAgents]:
+    def settle(self, now: float) -> list[RelayEffect]:
         """Make every pending decision once; returns the effects to perform."""
         if now >= self._sweep_at:
             self._forget_sessions(now)
         if not self._workers and self.leases.runs:
             self._give_back([task for task in self.leases.runs if self._waits(task)], now)
-        while effects := self._core.settle(now):
-            for effect in effects:
-                if not (isinstance(effect, Send) and _is_for_scheduler(effect.to)):
-                    self._out.append(effect)
-                elif to_client := self._to_clients.get(type(effect.message)):
-                    to_client(effect.message, now)
+        self._settle_core(now)
         if self._outcomes and now >= self._outcomes_at:
             self._outcomes_at = now + JOIN_SECONDS
             outcomes, self._outcomes = self._outcomes, {}
             for agent, joined in outcomes.items():
                 for message in joined.messages(agent):
                     self._up(message)
+        if self._is_draining and not (self._state.agents or self.leases.runs or self._outcomes):
+            self._end("all of its hosts were drained", failed=False)
         out, self._out = self._out, []
         return out
+
+    def _settle_core(self, now: float) -> None:
+        """Have the core decide; what it sends to clients goes up."""
+        while effects := self._core.settle(now):
+            for effect in effects:
+                if not (isinstance(effect, Send) and _is_for_scheduler(effect.to)):
+                    self._out.append(effect)
+                elif to_client := self._to_clients.get(type(effect.message)):
+                    to_client(effect.message, now)
 
     def due(self) -> float | None:
         """When `settle` must be called even if no event arrives."""
@@ -526,7 +574,7 @@ def _client(session: int) -> bytes:
 
 def _is_for_scheduler(identity: bytes) -> bool:
     """Whether this is the identity of a client, or of the operator, that the core believes in."""
-    return identity[:12] == bytes(12) or identity == _OPERATOR
+    return identity[:12] == bytes(12)
 
 
 def _offered(hello: Hello) -> str:

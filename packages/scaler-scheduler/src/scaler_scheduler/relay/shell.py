@@ -9,13 +9,13 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import cloudpickle
 
 from scaler_io.descriptors import worker_connections
-from scaler_io.links.effects import Log, Stop, perform_each
+from scaler_io.links.effects import Log, perform_each
 from scaler_io.links.events import LinkDown, LinkUp, UplinkEvent
 from scaler_io.links.hub import Hub
 from scaler_io.links.link_record import PeerTimeouts
@@ -32,12 +32,14 @@ from scaler_protocol.handshake import Goodbye, Hello, Role
 from scaler_protocol.ids import new_identity, new_incarnation
 from scaler_protocol.limits import SECONDS
 from scaler_scheduler.core.config import SchedulerConfig
-from scaler_scheduler.relay.core import PERMITTED, ReconnectAgents, RelayCore, SendUp
+from scaler_scheduler.relay.core import PERMITTED, EndRelay, ReconnectAgents, RelayCore, SendUp
 from scaler_scheduler.relay.options import RelayOptions
 
 LOGGER = logging.getLogger("scaler")
 STATUS_SECONDS = 2.0
 """How often the state of all hosts is reported, unless heartbeats are rarer."""
+MISSING_SECONDS = 30.0
+"""How often the log says that the scheduler is missing."""
 QUEUE_SIZE = 1000
 """Tasks per worker that the relay takes in advance, as agents do by default."""
 
@@ -67,8 +69,11 @@ class RelayService:
         credentials = credentials_for(options.scheduler, options.keys, options.insecure, [KeyRole.SERVER])
         dialer = Dialer(options.scheduler, uplink, credentials=credentials)
 
-        def end(effect: Stop) -> None:
-            self._failure = effect.reason
+        def end(effect: EndRelay) -> None:
+            if effect.failed:
+                self._failure = effect.reason
+            else:
+                LOGGER.info("Relay: %s", effect.reason)
             stop()
 
         upward = _Upward(core, dialer, end, lambda perform: self._reception(core, hello, stop, perform))
@@ -111,14 +116,15 @@ class _Upward:
         self,
         core: RelayCore,
         dialer: Dialer,
-        end: Callable[[Stop], object],
+        end: Callable[[EndRelay], object],
         receive: Callable[[dict[type, Callable[[Any], object]]], ServerLoop],
     ) -> None:
         self.reception: ServerLoop | None = None
         self._core, self._dialer, self._receive = core, dialer, receive
-        self._perform: dict[type, Callable[[Any], object]] = {SendUp: self._send, Log: write, Stop: end}
+        self._perform: dict[type, Callable[[Any], object]] = {SendUp: self._send, Log: write, EndRelay: end}
         self._loop = asyncio.get_running_loop()
         self._watched: tuple[int, ...] = ()
+        self._missing_from = 0.0
         self._status_at = time.monotonic()
         self._turns = TurnLoop(self)
         self._turns.soon()
@@ -126,14 +132,12 @@ class _Upward:
     def turn(self, now: float) -> float:
         """Hear the scheduler, let the core decide, write."""
         events = self._dialer.turn(now)
-        for event in events:
-            self._note(event)
-            self._core.hear(event, now)
+        self._hear(events, now)
         if self.reception is not None:
             if events:
                 self.reception.turn()
         elif self._core.is_connected:
-            self.reception = self._receive({of: self._perform[of] for of in (SendUp, Stop)})
+            self.reception = self._receive({of: self._perform[of] for of in (SendUp, EndRelay)})
         else:
             perform_each(self._core.settle(now), self._perform, self._failed)
         uplink = self._dialer.uplink
@@ -141,11 +145,17 @@ class _Upward:
             self._status_at = now + max(STATUS_SECONDS, uplink.heartbeat_seconds)
             if uplink.state is LinkState.UP:
                 uplink.send(self._core.status())
-        for event in self._dialer.flush(now):
-            self._note(event)
-            self._core.hear(event, now)
+        self._hear(self._dialer.flush(now), now)
         self._watch()
         return min(uplink.due(), self._status_at)
+
+    def _hear(self, events: Iterable[UplinkEvent], now: float) -> None:
+        for event in events:
+            self._note(event)
+            try:
+                self._core.hear(event, now)
+            except Exception:  # the scheduler sends the next one all the same
+                LOGGER.exception("Relay: cannot handle %s", type(event).__name__)
 
     def readable(self) -> bool:
         """Whether the scheduler has sent something that is unread."""
@@ -159,12 +169,14 @@ class _Upward:
     def _failed(effect: object, error: Exception) -> None:
         LOGGER.error("Relay: %s failed", type(effect).__name__, exc_info=error)
 
-    @staticmethod
-    def _note(event: UplinkEvent) -> None:
+    def _note(self, event: UplinkEvent) -> None:
         if isinstance(event, LinkUp):
-            LOGGER.info("Relay: connected to the scheduler")
-        elif isinstance(event, LinkDown):
-            LOGGER.warning("Relay: no connection to the scheduler (%s): trying again", event.reason)
+            self._missing_from = 0.0
+            LOGGER.info("Relay: connected to the scheduler at %s", self._dialer.address)
+        elif isinstance(event, LinkDown) and (now := time.monotonic()) >= self._missing_from:
+            self._missing_from = now + MISSING_SECONDS
+            why, address = event.reason, self._dialer.address
+            LOGGER.warning("Relay: no connection to the scheduler at %s (%s): trying again", address, why)
 
     def _watch(self) -> None:
         """Watch the descriptors of the link, which change with every connection."""
