@@ -105,6 +105,7 @@ api: $(VENV_STAMP) ## write docs/api.md, docs/options.md and the conformance vec
 	$(RUN)/python tools/options.py
 	$(RUN)/python tools/conformance.py
 	$(RUN)/python tools/link_vectors.py
+	$(RUN)/python tools/service_vectors.py
 
 docs: $(VENV_STAMP) ## the documentation as a site, from site/index.html on (Python 3.11 or newer)
 	$(RUN)/python -m sphinx --quiet --fresh-env --nitpicky --fail-on-warning --keep-going --conf-dir docs . site

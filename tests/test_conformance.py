@@ -10,6 +10,7 @@ from support.documents import ROOT
 
 TOOL = runpy.run_path(str(ROOT / "tools" / "conformance.py"))
 LINKS = runpy.run_path(str(ROOT / "tools" / "link_vectors.py"))
+SERVICES = runpy.run_path(str(ROOT / "tools" / "service_vectors.py"))
 VECTORS = TOOL["VECTORS"].read_text("utf-8")
 
 
@@ -29,3 +30,7 @@ def test_every_message_is_there_and_every_field_has_a_value_somewhere() -> None:
 
 def test_links_do_what_the_vectors_say() -> None:
     assert LINKS["text"]() == LINKS["VECTORS"].read_text("utf-8"), "run `make api`"
+
+
+def test_services_do_what_the_vectors_say() -> None:
+    assert SERVICES["text"]() == SERVICES["VECTORS"].read_text("utf-8"), "run `make api`"

@@ -81,15 +81,15 @@ public:
 
     bool is_up() const { return up_; }
 
-    // Send the message that `fill` makes, if the link is up. If the connection breaks, it is sent again unless the
-    // service begins a new stream.
+    // Send the message that `fill` makes, now, or when the connection is there again. It is lost if the service begins a
+    // new stream.
     void send(auto fill, std::string_view payload = {}) {
-        if (!up_) return;
         capnp::MallocMessageBuilder builder;
         fill(builder.initRoot<Message>());
         const bool numbered = is_numbered(builder.getRoot<Message>());
         const auto frame = Frame::write(builder, numbered ? ++sent_ : 0, received_, payload);
         if (numbered) kept_.emplace_back(sent_, frame);
+        if (!up_) return;
         owed_ = 0;
         write(frame);
     }
