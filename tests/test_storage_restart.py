@@ -261,7 +261,7 @@ def test_a_task_makes_lost_results_of_its_children_again(client: Client, restart
 
 def test_what_cannot_be_made_again_names_object_task_and_cause(client: Client, restart: Restart) -> None:
     sent = client.send_object(bytes(4 * BIG))
-    kept, gone = client.submit(longer, sent), client.submit(same, [0] * BIG)
+    kept, gone = client.submit(longer, sent), client.submit(same, [0] * 2 * BIG)
     wait([kept, gone], SECONDS)
     restart()
     for lost, why in ((kept, "ended with ObjectNotFoundError"), (gone, "one of the arguments is not known any more")):
@@ -346,7 +346,7 @@ def test_after_a_restart_of_the_scheduler_what_nobody_knows_is_freed_and_nothing
             taken = client.submit(weigh, array)
             assert taken.result(SECONDS) == array.sum()
             kept = storage.objects
-            held = client.submit(wait_at, gate.port, bytes(BIG))
+            held = client.submit(wait_at, gate.port, bytes(3 * BIG))
             arrival = gate.arrive()
             worker = ObjectConnection(
                 Address.parse(storage.address), session=0, role=Role.AGENT, credentials=own(WORKER)
@@ -358,7 +358,7 @@ def test_after_a_restart_of_the_scheduler_what_nobody_knows_is_freed_and_nothing
             assert client.submit(size_of, b"1").result(SECONDS) == 1
             assert storage.objects == kept + 1 + 3  # the one is its argument
             arrival.let_go()
-            assert held.result(SECONDS) == bytes(BIG)
+            assert held.result(SECONDS) == bytes(3 * BIG)
             wait_until(lambda: storage.objects == kept, "unknown objects are deleted")
             assert unfetched.result(SECONDS) == bytes(BIG)
             assert client.map(weigh, [array, reference]) == [array.sum(), BIG]

@@ -330,6 +330,23 @@ def test_one_argument_twice_is_one_value(writer: PickledCalls, monkeypatch: pyte
     assert first is second is array and len(needs) == len(loads) == 1
 
 
+def test_an_argument_that_is_waited_for_goes_with_its_call_the_first_time(storage: FakeStorage) -> None:
+    array, least = np.arange(BIG), 8 * BIG
+    for longest, carried in ((2 * least, True), (least, False)):
+        writer, before = (
+            PickledCalls(Nobody(), ArgumentCache(Nobody(), cast(ClientStorage, storage))),
+            len(storage.puts),
+        )
+        carries = longest.__ge__
+        call, needs = writer.write((array, 1), {"again": array}, None, carries)
+        assert (len(call) > least, bool(needs), len(storage.puts) > before) == (carried, not carried, not carried)
+        if carried:
+            (first, _), keywords = pickles.load(bytes(call))
+            assert first is keywords["again"] and not first.flags.writeable and np.array_equal(first, array)
+        again = [writer.write((same,), {}, None, carries) for same in (array, array, np.arange(BIG))]
+        assert len(storage.puts) == before + 1 and len({needs[0] for _, needs in again}) == 1
+
+
 def test_what_two_arguments_share_is_shared_only_where_both_travel_in_the_call(
     writer: PickledCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -186,7 +186,7 @@ def test_a_call_is_sent_when_storage_has_what_it_names(storage: ClientStorage, s
 def test_a_put_that_is_refused(storage: ClientStorage, shelf: Shelf) -> None:
     arguments = ArgumentCache(DESK, storage)
     first = arguments.store_argument(BIG)
-    assert first is not None and arguments.store_argument(BIG) == first
+    assert type(first) is StoredPayload and arguments.store_argument(BIG) == first
     shelf.arrive(StorageFullError())
     with pytest.raises(StorageFullError):
         wait_until_put(first.object)
@@ -566,9 +566,8 @@ def test_what_a_new_server_lacks_is_put_there(storage: ClientStorage, shelf: She
     arguments = ArgumentCache(DESK, storage)
     made = arguments.store_argument(array)
     copied, gone = storage.store(BIG), storage.store(bytes(SHARED_BYTES))
-    assert made is not None
     kept = dict(shelf.objects)
-    assert len(kept) == 3 and type(gone) is StoredPayload
+    assert len(kept) == 3 and type(made) is type(gone) is StoredPayload
     storage.restore()
     assert shelf.objects == kept
     shelf.server, shelf.objects = 2, {}

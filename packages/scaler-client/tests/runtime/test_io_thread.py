@@ -33,14 +33,16 @@ from scaler_client.core.events import RestoreFailed, TasksCancelled
 from scaler_client.core.records import CallGroup, Deliver, Discard
 from scaler_client.futures.futures import ScalerFuture
 from scaler_client.objects.store import ClientStorage, StorageDoor
-from scaler_client.runtime.io_thread import IoThread
+from scaler_client.runtime.io_thread import FEW_CALLS, IoThread
 from scaler_client.runtime.task_ids import TaskIds
 from scaler_client.task_context import Transport
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.capacity import WorkerList
 from scaler_protocol.errors import ClientQuitError, InvalidFieldError, ScalerError
+from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.messages import Cancel, NeedFunctions, Reconcile, Release, Status, Submit
+from scaler_protocol.objects import SHARED_BYTES
 
 SECONDS = 10.0
 
@@ -102,6 +104,16 @@ EFFECTS: dict[type[Any], Any] = {
     DeleteUnknownObjects: DeleteUnknownObjects(),
     KeepObjects: KeepObjects(),
 }
+
+
+def test_long_calls_go_through_the_scheduler_while_few_are_under_way(client: Client, cluster: Any) -> None:
+    io = client._io
+    cluster.paused = True
+    for number in range(FEW_CALLS):
+        assert io.carries(SHARED_BYTES) and not io.carries(SHARED_BYTES + 1)
+        client.submit(add, number, 1)
+    cluster.wait_tasks(FEW_CALLS)
+    assert io.carries(INLINE_LIMIT) and not io.carries(INLINE_LIMIT + 1)
 
 
 @pytest.mark.parametrize("kind", get_args(ClientEffect), ids=lambda kind: kind.__name__)

@@ -24,6 +24,7 @@ from scaler_client.objects.rebuild import weak_source
 from scaler_client.payloads.serializers import DefaultSerializer
 from scaler_client.runtime.lifetimes import ClientLife
 from scaler_client.task_context import TaskRuntime
+from scaler_protocol.buffers import Payload
 from scaler_protocol.errors import (
     ClientQuitError,
     HandshakeRefusedError,
@@ -187,8 +188,12 @@ class CallSubmitter:
         """Encode and submit one call. An argument that failed, or that storage refuses, is the future's failure."""
         io = self._io
         try:
-            call, needs = self._writer.write(args, kwargs, reserialized)
-            placed = call if type(call) is bytes and len(call) <= INLINE_LIMIT else io.storage.store(call, soon=True)
+            writer = self._writer
+            if isinstance(writer, PickledCalls):
+                call, needs = writer.write(args, kwargs, reserialized, io.carries)
+            else:
+                call, needs = writer.write(args, kwargs, reserialized)
+            placed = call if type(call) is bytes and len(call) <= INLINE_LIMIT else self._place(call)
         except FailedArgumentError as failed:
             future: ScalerFuture[Any] = ScalerFuture(self._owner, io.next_task(), group, b"")
             future._end_like(failed.argument)
@@ -206,6 +211,10 @@ class CallSubmitter:
             for kept in pending_puts(needs, placed):
                 kept.add_put_callback(partial(_follow_put, io, future))
         return future
+
+    def _place(self, call: Payload) -> bytes:
+        """The bytes of a long call if it goes through the scheduler, or its handle."""
+        return bytes(call) if self._io.carries(len(call)) else self._io.storage.store(call, soon=True)
 
     def run(
         self,

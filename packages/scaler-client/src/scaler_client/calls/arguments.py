@@ -12,6 +12,9 @@ it is compared with what was put, because it may have been modified in place:
 Other threads may modify the buffers of an object while it is put. An object is therefore known by what was stored: by
 the checksum of the bytes that were written, and by its content only if that checksum is the one of the hashed bytes.
 
+An argument that comes while hardly anything else is under way is waited for: it goes with its call, up to SHARED_BYTES,
+which saves the way through object storage. That happens once: if the same bytes come again, they are put.
+
 An argument that depends on tasks, or that refers to other objects, is serialized into its call. All entries are
 dropped when objects have been lost.
 """
@@ -21,7 +24,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scaler_client.futures.argument_refs import Collector
 from scaler_client.futures.waiters import FutureOwner
@@ -44,6 +47,17 @@ if TYPE_CHECKING:
     from scaler_client.objects.store import ClientStorage
 
 
+Carries = Callable[[int], bool]
+"""Whether an argument of so many bytes may go with its call."""
+_CARRIED_KEPT: Final = 256
+"""Arguments that have gone with their calls, and are put if they come again."""
+
+
+def never(size: int) -> bool:
+    """No argument goes with its call."""
+    return False
+
+
 class _MutableEntry(NamedTuple):
     """A mutable argument that was put."""
 
@@ -57,6 +71,8 @@ class ArgumentCache:
 
     def __init__(self, owner: FutureOwner, storage: ClientStorage) -> None:
         self._owner, self._storage = owner, storage
+        self._carried: dict[bytes, None] = {}
+        """Checksums of arguments that have gone with their calls, the latest ones."""
         self._losses = storage.losses
         self._mutable: dict[int, _MutableEntry] = {}
         self._immutable: dict[int, tuple[Any, weakref.ref[StoredObject]]] = {}
@@ -66,10 +82,13 @@ class ArgumentCache:
         """Whether an argument was put before, or is certainly large enough to be put."""
         return pickles.is_long(value) or self._find_mutable(value) is not None
 
-    def store_argument(self, value: Any, reserialized: set[int] | None = None) -> StoredPayload | None:
-        """The handle of an argument; None if it is small, or belongs into its call. Raises ScalerError.
+    def store_argument(
+        self, value: Any, reserialized: set[int] | None = None, carries: Carries = never
+    ) -> StoredPayload | Payload | None:
+        """The handle of an argument, or its pickle, to be carried; None if it is written into its call as it is.
 
-        With `reserialized`, the ids of arguments that were put again already, any other argument is put again.
+        With `reserialized`, the ids of arguments that were put again already, any other argument is put again. Raises
+        ScalerError.
         """
         if type(value) in pickles.SCALARS or (type(value) in pickles.TEXTS and not pickles.is_long(value)):
             return None
@@ -84,7 +103,21 @@ class ArgumentCache:
             return None
         if reserialized is not None:
             reserialized.add(id(value))
+        elif self._find_mutable(value) is None and self._is_carried(payload, carries):
+            return payload
         return self._store(value, payload, renew=renew)
+
+    def _is_carried(self, payload: Payload, carries: Carries) -> bool:
+        """Whether an argument goes with its call: it may now, and has not done so before."""
+        if not carries(len(payload)):
+            return False
+        found = checksum(payload)
+        if found in self._carried:
+            return False
+        if len(self._carried) >= _CARRIED_KEPT:
+            self._carried.pop(next(iter(self._carried), b""), None)
+        self._carried[found] = None
+        return True
 
     def _store(self, value: Any, payload: Payload, *, renew: bool) -> StoredPayload | None:
         """The handle of the argument with this pickle, which is put if it is new; None without object storage."""

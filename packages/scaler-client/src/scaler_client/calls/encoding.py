@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from scaler_client.calls.arguments import ArgumentCache
+from scaler_client.calls.arguments import ArgumentCache, Carries, never
 from scaler_client.calls.environments import ClientEnvironment, EnvironmentKey, entered_key
 from scaler_client.calls.object_reference import ObjectReference, payload_of
 from scaler_client.calls.part_encoding import future_part, object_part
@@ -73,6 +73,22 @@ class _StoredArgument:
         return load_object, (collector().keep(self._handle), pickles.load)
 
 
+class _CarriedArgument:
+    """Replaces an argument in its call by its pickle."""
+
+    __slots__ = ("_pickled",)
+
+    def __init__(self, pickled: bytes) -> None:
+        self._pickled = pickled
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pickles.load, (self._pickled,)
+
+
+def _argument(found: StoredPayload | Payload) -> _StoredArgument | _CarriedArgument:
+    return _StoredArgument(found) if type(found) is StoredPayload else _CarriedArgument(bytes(found))
+
+
 class PickledCalls:
     """Calls as one pickle of `(args, kwargs)`, in which large arguments are references of objects."""
 
@@ -99,9 +115,13 @@ class PickledCalls:
         return fault_in(name, fn, self.dump)
 
     def write(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], reserialized: set[int] | None = None
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        reserialized: set[int] | None = None,
+        carries: Carries = never,
     ) -> tuple[Payload, Needs]:
-        """Serialize a call; returns its dependencies, too. See ArgumentCache for `reserialized`.
+        """Serialize a call; returns its dependencies, too. See ArgumentCache for `reserialized` and `carries`.
 
         Raises FailedArgumentError, a ScalerError if an argument cannot be stored, or what serializing raises.
         """
@@ -113,7 +133,7 @@ class PickledCalls:
             if not kwargs or all(map(is_plain, kwargs.values())):
                 return pickle.dumps((args, kwargs), 5), ()
         try:
-            return self._write_with_cloudpickle(args, kwargs, reserialized)
+            return self._write_with_cloudpickle(args, kwargs, reserialized, carries)
         except (FailedArgumentError, ScalerError):
             raise
         except Exception as error:
@@ -125,17 +145,17 @@ class PickledCalls:
             raise
 
     def _write_with_cloudpickle(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], reserialized: set[int] | None
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], reserialized: set[int] | None, carries: Carries
     ) -> _Call:
         values = (*args, *kwargs.values())
         if not any(map(self._arguments.knows, values)):
             call, needs = self._dump(pickles.dump_short, (args, kwargs))
             if call is not None:
                 return call, needs
-        named: dict[int, Any] = {}
-        for value in values:
-            if (handle := self._arguments.store_argument(value, reserialized)) is not None:
-                named[id(value)] = _StoredArgument(handle)
+        named: dict[int, _StoredArgument | _CarriedArgument] = {}
+        for key, value in {id(value): value for value in values}.items():
+            if (found := self._arguments.store_argument(value, reserialized, carries)) is not None:
+                named[key] = _argument(found)
         args = tuple([named.get(id(value), value) for value in args])
         kwargs = {keyword: named.get(id(value), value) for keyword, value in kwargs.items()}
         return self._dump(pickles.dump, (args, kwargs))

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from opentelemetry import context, propagate, trace
 
-from scaler_client.calls.arguments import ArgumentCache
+from scaler_client.calls.arguments import ArgumentCache, Carries, never
 from scaler_client.calls.encoding import Needs, PickledCalls
 from scaler_client.futures.waiters import FutureOwner
 from scaler_client.task_context import runtime
@@ -45,11 +45,15 @@ class TracedCalls(PickledCalls):
         return pickle.dumps(_Wrapped(function, name), 5)
 
     def write(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], reserialized: set[int] | None = None
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        reserialized: set[int] | None = None,
+        carries: Carries = never,
     ) -> tuple[Payload, Needs]:
         """As PickledCalls does, within a span `scaler.submit`."""
         with _tracer().start_as_current_span("scaler.submit", kind=trace.SpanKind.PRODUCER):
-            return self._plain.write((_carrier(), *args), kwargs, reserialized)
+            return self._plain.write((_carrier(), *args), kwargs, reserialized, carries)
 
     def write_rows(
         self, rows: Sequence[tuple[Any, ...]], reserialized: set[int] | None = None

@@ -63,11 +63,14 @@ from scaler_client.runtime.worker_lists import WorkerLists
 from scaler_client.task_context import TaskRuntime, Transport
 from scaler_io.thread_event import ThreadEvent, never_wait_here
 from scaler_protocol.errors import ClientForkedError, ClientQuitError, ScalerError
-from scaler_protocol.handshake import Goodbye
+from scaler_protocol.handshake import INLINE_LIMIT, Goodbye
 from scaler_protocol.messages import Message
+from scaler_protocol.objects import SHARED_BYTES
 
 PAUSE_SECONDS: Final = 0.001
 """How long the thread pauses after it took submissions, so that more of them go into one batch."""
+FEW_CALLS: Final = 4
+"""Unfinished calls below which another one is probably waited for."""
 IDLE_SECONDS: Final = 1.0
 LEAVE_SECONDS: Final = 10.0
 """How long a client of a named session waits at its end until the scheduler has all calls."""
@@ -347,6 +350,18 @@ class IoThread:
             self.mailbox.close(failure)
         finally:
             self._leave(transport, failure)
+
+    def carries(self, size: int) -> bool:
+        """Whether a call of so many bytes goes through the scheduler now.
+
+        Long ones do if they are waited for, since little else is under way. A session that outlives its client leaves
+        them in object storage.
+        """
+        if size <= INLINE_LIMIT:
+            return True
+        if size > SHARED_BYTES or self._inside or self._named:
+            return False
+        return len(self.mailbox) + self._core.unfinished < FEW_CALLS
 
     @property
     def unfinished(self) -> int:

@@ -35,6 +35,10 @@ class Mailbox(Generic[Entry]):
         self._reader.setblocking(False)
         self._writer.setblocking(False)
 
+    def __len__(self) -> int:
+        """How many entries are waiting."""
+        return len(self._entries)
+
     # --- any thread -------------------------------------------------------------------------------------------------
 
     def put(self, entry: Entry) -> None:
