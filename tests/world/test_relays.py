@@ -33,6 +33,20 @@ def test_tasks_run_on_the_hosts_of_a_relay() -> None:
     world.rest(30.0)
 
 
+def test_a_relay_without_hosts_takes_no_tasks_and_does_not_drain() -> None:
+    world = World(1, hosts=0)
+    world.add_relay()
+    world.run(0.1)
+    (relay,) = world.scheduler.core.state.agents.values()
+    assert not relay.is_draining
+    futures = world.client.submit(*plans(3))
+    world.run(1.0)
+    assert not relay.runs
+    world.add_host(1, address=RELAY_ADDRESS)
+    world.finish()
+    world.check_as_expected(futures)
+
+
 def check_nothing_ran_twice(world: World) -> None:
     tasks = [execution.task for execution in world.history]
     assert len(tasks) == len(set(tasks)), "a task was run twice though its agent lives"

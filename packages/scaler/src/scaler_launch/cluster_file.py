@@ -201,9 +201,10 @@ class _Reader:
         from scaler_scheduler.relay.options import COMMAND
 
         named = self._has("relay", "scheduler", "scheduler_address")
-        options = self._parse(COMMAND, [] if named else ["--scheduler", str(self._scheduler or ANY)])
-        with self._placed(COMMAND.section):
-            options.check()
+        options = self._parse(COMMAND, [] if named else ["--scheduler", str(ANY)])
+        if named:
+            with self._placed(COMMAND.section):
+                options.check()
 
     def _check_symphony(self) -> None:
         from scaler_worker.symphony.proxy_options import CLUSTER

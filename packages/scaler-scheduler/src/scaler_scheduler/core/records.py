@@ -775,8 +775,8 @@ class AgentRecord:
 
     @property
     def is_draining(self) -> bool:
-        """Whether it finishes its work to leave: it has no workers that take tasks."""
-        return not self.workers
+        """Whether it finishes its work to leave: it has no workers that take tasks. A relay may just have no host."""
+        return not self.workers and not (self.relay_incarnation and not self.runs)
 
     @property
     def active(self) -> int:

@@ -21,10 +21,24 @@ class RelayOptions(ServiceOptions):
     death_timeout_seconds: float
     ready_fd: int | None
 
+    @property
+    def fallback(self) -> Address:
+        """Where hosts connect when the relay is lost."""
+        return self.advertised_scheduler_address or self.scheduler
+
     def check(self) -> None:
-        """Raises ValueError for a relay of itself, AddressError for a bind beyond loopback without keys."""
-        if self.scheduler == self.address:
-            raise ValueError(f"--scheduler {self.scheduler} is this relay's own address: give that of the scheduler")
+        """Raises ValueError for a wrong address of the scheduler, AddressError for one beyond loopback without keys."""
+        for option, given in (
+            ("--scheduler", self.scheduler),
+            ("--advertised-scheduler-address", self.advertised_scheduler_address),
+        ):
+            if given == self.address:
+                raise ValueError(f"{option} {given} is this relay's own address: give that of the scheduler")
+        if self.fallback.is_local and not self.address.is_local:
+            raise ValueError(
+                "when the relay is lost, its hosts connect to the scheduler, but other hosts than this one cannot "
+                f"reach {self.fallback}: give --advertised-scheduler-address"
+            )
         refuse_exposed(self.address, self.insecure or self.keys is not None)
 
 
