@@ -24,6 +24,7 @@ from scaler import Client
 from scaler_protocol.addresses import Address
 from scaler_protocol.units import size
 from scaler_ui.listening import Listening
+from scaler_ui.model.addresses import address
 from support.browsers import (
     NAMELESS,
     PAGES,
@@ -69,8 +70,8 @@ def monitor(cluster: LocalCluster) -> Address:
 @pytest.fixture(scope="module")
 def site(monitor: Address) -> Iterator[str]:
     """Where the pages are."""
-    with served(monitor) as address:
-        yield address
+    with served(monitor) as pages:
+        yield pages
 
 
 @pytest.fixture
@@ -471,9 +472,9 @@ def test_unknown_names_have_a_page_with_a_link_to_the_list(site: str, path: str,
 
 def test_a_page_of_what_is_not_known_yet_shows_it_as_soon_as_it_is(site: str, cluster: LocalCluster) -> None:
     with opened(site, faultless=False) as page:  # a browser logs the status 404
-        page.goto(f"{site}/client/late")
-        wait_shown(page, "unknown", "404: no client late is known")
-        with Client(address=cluster.address, name="late"):
+        page.goto(site + address("client", ".."))
+        wait_shown(page, "unknown", "404: no client .. is known")
+        with Client(address=cluster.address, name=".."):
             wait_shown(page, "fact-state", "connected")
 
 

@@ -224,6 +224,23 @@ def test_the_time_that_is_left_comes_from_what_was_measured(publications: Public
     assert WorkerState.RUNNING in (healthy.status.worker_states if healthy.status else ())
 
 
+def test_runs_that_take_longer_than_the_measured_ones_prolong_what_is_left(
+    publications: Publications, healthy: MonitorModel
+) -> None:
+    for message in (
+        publications.groups((9, "f", 7, 0, "", "")),
+        publications.batch(TaskStep.WAITING, 9, *range(1, 21), time=AT - 50),
+        run(publications, 1, range(1, 5), 0.1),
+        publications.batch(TaskStep.ASSIGNED, 1, 5, 6, 7, first_run=501, time=AT - 40),
+    ):
+        healthy.take(message, NOW)
+    for runs, left in ((0, 0, 0), 0.1), ((501, 0, 0), 40.0), ((501, 502, 503), 40.0):
+        status = publications.status(at=AT, worker_runs=(*runs, 0, 0, 0), worker_seconds=[40.0] * 6)
+        healthy.take(status, NOW)
+        [work] = estimates(healthy)
+        assert work.seconds is not None and work.seconds / (work.open / 6) == pytest.approx(left, rel=0.01)
+
+
 def test_a_long_name_pushes_out_no_other_finding(publications: Publications, healthy: MonitorModel) -> None:
     name = "m:" + 400 * "f"
     healthy.take(failure(Status.RAISED, name, "no"), NOW)

@@ -47,16 +47,18 @@ def address(place: str, *names: str, **query: str) -> str:
 
 def names_in(path: str) -> list[str]:
     """The place and the names of which a path consists."""
-    return [_dotted(unquote(part)) for part in urlsplit(path).path.split("/")[1:]]
+    return [name_in(part) for part in urlsplit(path).path.split("/")[1:]]
+
+
+def name_in(part: str) -> str:
+    """The name that a part of a path is, as the browser has sent it."""
+    name = unquote(part)
+    return name[:-1] if name.endswith(";") and name.rstrip(";") in (".", "..") else name
 
 
 def _undotted(name: str) -> str:
-    """The name with a semicolon behind it if browsers would take it, or what `_dotted` makes of it, for a folder."""
+    """The name with a semicolon behind it if browsers would take it, or what `name_in` makes of it, for a folder."""
     return f"{name};" if name.rstrip(";") in (".", "..") else name
-
-
-def _dotted(part: str) -> str:
-    return part[:-1] if part.endswith(";") and part.rstrip(";") in (".", "..") else part
 
 
 def read_task(name: str) -> int | None:

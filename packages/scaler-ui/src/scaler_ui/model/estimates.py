@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable
+from statistics import median_low
 
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.units import duration
@@ -52,7 +53,10 @@ def estimates(model: MonitorModel) -> list[Estimate]:
 
 
 def _measured(model: MonitorModel) -> dict[str, tuple[float, float]]:
-    """Mean and standard deviation of the seconds of each function: as heard, or else as the scheduler says."""
+    """Mean and standard deviation of the seconds of each function: as heard, or else as the scheduler says.
+
+    Where most runs that go on have already taken longer than that, what they have taken is the mean.
+    """
     assert model.status is not None
     found: dict[str, tuple[float, float]] = {}
     for name, seconds in zip(model.status.function_names, model.status.function_seconds, strict=True):
@@ -66,7 +70,20 @@ def _measured(model: MonitorModel) -> dict[str, tuple[float, float]]:
         mean = sum(weight * runs.seconds for weight, runs in zip(weights, hosts, strict=True)) / sum(weights)
         square = sum(weight * runs.squares for weight, runs in zip(weights, hosts, strict=True)) / sum(weights)
         found[name] = mean, math.sqrt(max(0.0, square - mean**2))
+    for name, seconds in _running(model).items():
+        if name in found and seconds > found[name][0]:
+            found[name] = seconds, found[name][1]
     return found
+
+
+def _running(model: MonitorModel) -> dict[str, float]:
+    """How long the runs of each function that go on have taken so far: the median."""
+    rows = list(model.tasks.runs().values())
+    so_far: dict[str, list[float]] = defaultdict(list)
+    for name, micros in zip(model.tasks.function_names(rows), model.tasks.values("duration", rows), strict=True):
+        if micros:
+            so_far[name].append(micros / 1e6)
+    return {name: median_low(seconds) for name, seconds in so_far.items()}
 
 
 def _estimate(

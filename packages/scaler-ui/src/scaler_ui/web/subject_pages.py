@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from urllib.parse import unquote
 
 from nicegui import ui
 
 from scaler_protocol.errors import AddressError
 from scaler_ui.listening import Listening
 from scaler_ui.model import failures, subjects, views, workload_views
-from scaler_ui.model.addresses import PageRequest, address, read_task, read_worker
+from scaler_ui.model.addresses import PageRequest, address, name_in, read_task, read_worker
 from scaler_ui.model.findings import findings
 from scaler_ui.model.graph_looks import GraphLooks
 from scaler_ui.model.reasons import is_to_ask, printed, why
@@ -53,7 +52,7 @@ class SubjectPages:
 
     def task(self, task: str) -> None:
         """Why a task waits, where it runs, or how it ended."""
-        name = unquote(task)
+        name = name_in(task)
         number = read_task(name)
         if number is None:
             Unknown("task", name, "tasks")
@@ -63,7 +62,7 @@ class SubjectPages:
 
     def worker(self, worker: str) -> None:
         """What a worker does, and its tasks."""
-        name = unquote(worker)
+        name = name_in(worker)
         parts = read_worker(name)
         if parts is None:
             Unknown("worker", name, "workers")
@@ -72,26 +71,26 @@ class SubjectPages:
 
     def host(self, host: str) -> None:
         """What is wrong with a host, its workers with what they run, and its tasks."""
-        name = unquote(host)
+        name = name_in(host)
         self._page(
             "host", name, "hosts", partial(subjects.host_facts, self._model, name), partial(self._fill_host, name)
         )
 
     def client(self, client: str) -> None:
         """The tasks of a client."""
-        name = unquote(client)
+        name = name_in(client)
         facts = partial(subjects.client_facts, self._model, name)
         self._page("client", name, "clients", facts, lambda: self._tasks(client=name))
 
     def function(self, function: str) -> None:
         """What the calls of a function took, and these calls."""
-        name = unquote(function)
+        name = name_in(function)
         facts = partial(subjects.function_facts, self._model, name)
         self._page("function", name, "functions", facts, partial(self._fill_function, name))
 
     def graph(self, graph: str) -> None:
         """How far a graph is, which is named by its number, or as that of its first task."""
-        name = unquote(graph)
+        name = name_in(graph)
 
         def number() -> int:
             return subjects.graph_number(self._model, name)
@@ -104,13 +103,13 @@ class SubjectPages:
 
     def failure(self, function: str, exception: str) -> None:
         """Failures of a function with one type of exception: the last traceback, and the tasks."""
-        names = unquote(function), unquote(exception)
+        names = name_in(function), name_in(exception)
         facts = partial(subjects.failure_facts, self._model, *names)
         self._page("failure", " of ".join(names[::-1]), "failures", facts, partial(self._fill_failure, *names))
 
     def workload(self, workload: str, other: str = "") -> None:
         """What the calls of a workload took, compared with another one: if none is named, with the one before it."""
-        names = unquote(workload), unquote(other)
+        names = name_in(workload), name_in(other)
         facts = partial(workload_views.workload_facts, self._model, *names)
         name = " and ".join(filter(None, names))
         self._page("workload", name, "history", facts, partial(self._fill_workload, *names))
