@@ -191,7 +191,8 @@ class RelayCore:
         if (theirs := _offered(hello)) != (ours := _offered(self._hello)):
             reasons.append(f"the hosts of a relay are alike: this agent offers {theirs}, the relay {ours}")
         if reasons:
-            reasons.append(f"connect the agent to the scheduler at {self._scheduler}, or to another relay")
+            elsewhere = ", or to a relay of such hosts" if len(reasons) == 1 and theirs != ours else ""
+            reasons.append(f"connect the agent to the scheduler at {self._scheduler}{elsewhere}")
             return Refused(reasons)
         answer = self._core.admit(hello)
         if isinstance(answer, Welcome):
