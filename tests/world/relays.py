@@ -83,7 +83,7 @@ class RelayLife:
 
     def check_nothing_is_held(self) -> None:
         """No leased task."""
-        assert not self.core.leases.runs and not self.core.leases.elsewhere
+        assert not self.core.leases.runs and not self.core.earlier.keepers
         state = self.core._state
         assert state.waiting.count == 0 and not state.withdrawn
         assert not any(session.tasks for session in state.sessions.values())

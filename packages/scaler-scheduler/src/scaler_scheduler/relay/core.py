@@ -58,6 +58,7 @@ from scaler_scheduler.core.core import SchedulerCore
 from scaler_scheduler.core.effects import WriteDump
 from scaler_scheduler.core.records import ASSIGNED, DONE, HELD, WAITING, AgentRecord, TaskBlock
 from scaler_scheduler.core.state import SendToStorage
+from scaler_scheduler.relay.earlier_outcomes import EarlierOutcomes
 from scaler_scheduler.relay.leases import Leases
 from scaler_scheduler.relay.translation import JoinedOutcomes, JoinedProfile, joined_status, submits_of
 from scaler_scheduler.requirements import describe_runtime, runtime_of
@@ -105,7 +106,7 @@ class RelayCore:
         self._hello, self._scheduler = hello, scheduler
         self._core = SchedulerCore(hello.incarnation, replace(config, max_session_bytes=sys.maxsize))
         self._state = self._core.state
-        self.leases = Leases()
+        self.leases, self.earlier = Leases(), EarlierOutcomes()
         self._storage, self._incarnation = "", 0
         """What the scheduler has told: where object storage is, and which incarnation it is."""
         self._out: list[RelayEffect] = []
@@ -121,8 +122,6 @@ class RelayCore:
         self._sweep_at = 0.0
         self._newcomers: set[bytes] = set()
         """Agents that had another scheduler before, and have not reported what they have of it."""
-        self._resending: dict[int, tuple[bytes, int]] = {}
-        """Tasks whose outcomes are asked for: the agent that keeps each, and the run to report it for."""
         self._asker = new_session()
         """The session that asks for the workers' processes."""
         self._profile: JoinedProfile | None = None
@@ -224,9 +223,7 @@ class RelayCore:
     def _lost(self, peer: bytes, event: PeerLost, now: float) -> None:
         self._newcomers.discard(peer)
         self._core.handle(peer, event, now)
-        for task in [task for task, keeper in self.leases.elsewhere.items() if keeper == peer]:
-            del self.leases.elsewhere[task]
-        self._resending = {task: asked for task, asked in self._resending.items() if asked[0] != peer}
+        self.earlier.agent_left(peer)
 
     def _count_workers(self) -> None:
         workers = sum(agent.workers for agent in self._state.agents.values())
@@ -269,8 +266,8 @@ class RelayCore:
         finished: Sequence[int] = ()
         if peer in self._newcomers:
             finished = [task for task in event.finished if self._is_unknown(task)]
-            self.leases.elsewhere.update(dict.fromkeys(finished, peer))
-            event = replace(event, finished=[task for task in event.finished if task not in self.leases.elsewhere])
+            self.earlier.keepers.update(dict.fromkeys(finished, peer))
+            event = replace(event, finished=[task for task in event.finished if task not in self.earlier.keepers])
             if not event.more:
                 self._newcomers.discard(peer)
         self._core.handle(peer, event, now)
@@ -295,13 +292,7 @@ class RelayCore:
         return session != 0 and not (is_nested(session) or task in self.leases.runs)
 
     def _done(self, peer: bytes, event: Done, now: float) -> None:
-        asked: dict[int, int] = {}
-        for task, run in zip(event.tasks, event.runs, strict=True) if self._resending else ():
-            keeper, own = self._resending.get(task, (b"", 0))
-            if keeper == peer:
-                del self._resending[task]
-                asked[task] = own or run
-        if asked:
+        if asked := self.earlier.answered(peer, event):
             self._outcomes_of(event).add(event, asked)
             event = _without(event, asked)
         if event.tasks:
@@ -337,7 +328,7 @@ class RelayCore:
         if not first:
             ended = [task for task in self.leases.runs if self._has_ended(task)]
             rows = [(task, run) for task, run in self.leases.runs.items() if not self._has_ended(task)]
-            self._reconcile(rows, [*ended, *self.leases.elsewhere], always=True)
+            self._reconcile(rows, [*ended, *self.earlier.keepers], always=True)
             blocked = [
                 run
                 for agent in self._state.agents.values()
@@ -387,9 +378,7 @@ class RelayCore:
                     python=own.python, cloudpickle=own.cloudpickle,
                 )  # fmt: skip
                 self._core.handle(_client(session), PeerJoined(hello, False), now)
-        for task in tasks:
-            self.leases.elsewhere.pop(task, None)
-            self._resending.pop(task, None)
+        self.earlier.leased(tasks)
 
     def _withdraw(self, message: Withdraw, now: float) -> None:
         tasks = [task for run in message.runs if (task := self.leases.task_of(run)) is not None]
@@ -425,11 +414,7 @@ class RelayCore:
         self._cancel(newest, now)
 
     def _release(self, message: Release, now: float) -> None:
-        kept: dict[bytes, list[int]] = {}
-        for task in message.tasks:
-            if keeper := self.leases.elsewhere.pop(task, None):
-                kept.setdefault(keeper, []).append(task)
-        for keeper, tasks in kept.items():
+        for keeper, tasks in self.earlier.released(message.tasks).items():
             self._state.send(keeper, Release(tasks))
         for session, tasks in self.leases.by_session(message.tasks).items():
             for task in tasks:
@@ -442,10 +427,10 @@ class RelayCore:
         for task in message.tasks:
             entry = self._state.entry(task)
             agent = entry.agent if entry is not None and not isinstance(entry, TaskBlock) else None
-            keeper = self.leases.elsewhere.get(task) or (agent.peer if agent is not None else b"")
-            if keeper in self._state.agents and (task in self.leases.elsewhere or self._has_ended(task)):
+            keeper = self.earlier.keepers.get(task) or (agent.peer if agent is not None else b"")
+            if keeper in self._state.agents and (task in self.earlier.keepers or self._has_ended(task)):
                 asked.setdefault(keeper, []).append(task)
-                self._resending[task] = keeper, self.leases.runs.get(task, 0)
+                self.earlier.ask(task, keeper, self.leases.runs.get(task, 0))
         for keeper, tasks in asked.items():
             self._state.send(keeper, Resend(tasks))
 
@@ -558,6 +543,7 @@ class RelayCore:
         """Assert the invariants; for tests."""
         self._core.check()
         self.leases.check()
+        assert self.earlier.keepers.keys().isdisjoint(self.leases.runs)
         for task in self.leases.runs:
             assert self._state.entry(task) is not None, f"task {task:x} is leased, and not known"
         assert {session for session, count in self.leases.sessions.items() if count} <= self._known

@@ -16,8 +16,6 @@ class Leases:
         """The run of each task; the oldest first."""
         self.sessions: Counter[int] = Counter()
         """The number of tasks of each session."""
-        self.elsewhere: dict[int, bytes] = {}
-        """Ended tasks that were not leased to this relay, with the agents that keep their outcomes."""
         self._tasks: dict[int, int] = {}
 
     def add(self, tasks: Sequence[int], runs: Sequence[int]) -> None:
@@ -52,4 +50,3 @@ class Leases:
         """Assert that the tables agree; for tests."""
         assert {run: task for task, run in self.runs.items()} == self._tasks
         assert +self.sessions == Counter(map(session_of, self.runs))
-        assert self.elsewhere.keys().isdisjoint(self.runs)
