@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import runpy
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -273,15 +274,20 @@ SCENARIOS = (
 )
 
 
-def text() -> str:
-    """The file."""
+def listed(scenarios: Iterable[Callable[[Any], None]], begin: Callable[[], Any]) -> str:
+    """What is said in these scenarios, each with a conversation of its own, as JSON."""
     found = []
-    for scenario in SCENARIOS:
-        talk = Conversation()
+    for scenario in scenarios:
+        talk = begin()
         scenario(talk)
         steps = ",\n  ".join(json.dumps(step, ensure_ascii=False) for step in talk.steps)
         found.append(f'{{"name": {json.dumps(scenario.__doc__)}, "steps": [\n  {steps}\n]}}')
-    return '{"links": [\n' + ",\n".join(found) + "\n]}\n"
+    return "[\n" + ",\n".join(found) + "\n]"
+
+
+def text() -> str:
+    """The file."""
+    return f'{{"links": {listed(SCENARIOS, Conversation)}}}\n'
 
 
 if __name__ == "__main__":

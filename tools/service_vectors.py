@@ -17,7 +17,6 @@ The service may send Acknowledge earlier than the scenario says, and Heartbeat (
 
 from __future__ import annotations
 
-import json
 import runpy
 from pathlib import Path
 from typing import Any
@@ -40,6 +39,7 @@ SERVICE, ANOTHER = 0x5CA1E, 0x5CA1F
 PEER = bytes(range(16))
 
 fields = runpy.run_path(str(ROOT / "tools" / "conformance.py"))["fields"]
+listed = runpy.run_path(str(ROOT / "tools" / "link_vectors.py"))["listed"]
 
 
 class Conversation:
@@ -274,13 +274,7 @@ SCENARIOS = (
 
 def text() -> str:
     """The file."""
-    found = []
-    for scenario in SCENARIOS:
-        talk = Conversation()
-        scenario(talk)
-        steps = ",\n  ".join(json.dumps(step, ensure_ascii=False) for step in talk.steps)
-        found.append(f'{{"name": {json.dumps(scenario.__doc__)}, "steps": [\n  {steps}\n]}}')
-    return f'{{"incarnation": "{SERVICE}", "services": [\n' + ",\n".join(found) + "\n]}\n"
+    return f'{{"incarnation": "{SERVICE}", "services": {listed(SCENARIOS, Conversation)}}}\n'
 
 
 if __name__ == "__main__":
