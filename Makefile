@@ -14,7 +14,7 @@ PYPY_PACKAGES := protocol io storage scheduler
 PYPY_TESTS := packages/scaler-io/tests/links packages/scaler-scheduler/tests/core packages/scaler-scheduler/tests/journal
 THIRD_PARTIES := luigi==3.8.1 pargraph==0.9.6 tenacity==9.2.1 xarray==2026.9.0
 # In the order of testpaths: files that take long come first, so that all processes end at about the same time.
-SPREAD := --numprocesses 4 --dist loadfile --no-loadscope-reorder
+SPREAD := --numprocesses 5 --dist loadfile --no-loadscope-reorder
 
 export UV_PYTHON_DOWNLOADS := never
 # A caller's environment must not receive what belongs into .venv. Where Python may not keep bytecode, each of the

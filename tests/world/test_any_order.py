@@ -16,6 +16,7 @@ from world.plans import FUNCTION, Plan
 from world.relays import RELAY_ADDRESS, RelayLife
 
 EXAMPLES = examples(25)
+EXAMPLES_BEHIND_RELAYS = examples(10)
 STEPS = 30
 MOST = 4
 """Hosts and clients at a time."""
@@ -326,13 +327,13 @@ class AnyFaultsBehindRelays(AnyFaults):
         self.world.relays[-1].dialer.connection.cut(dialer_notices=dialer, listener_notices=listener)
 
 
-@pytest.mark.parametrize("machine", [AnyFaults, AnyFaultsBehindRelays])
-def test_any_order(machine: type[RuleBasedStateMachine]) -> None:
+@pytest.mark.parametrize(("machine", "count"), [(AnyFaults, EXAMPLES), (AnyFaultsBehindRelays, EXAMPLES_BEHIND_RELAYS)])
+def test_any_order(machine: type[RuleBasedStateMachine], count: int) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=count, stateful_step_count=STEPS, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
