@@ -344,8 +344,11 @@ def test_the_executor_is_one_of_the_standard_library(client: Client, gate: Gate)
         assert next(results) == 0, "the first comes while the second is under way"
         second.let_go()
         assert next(results) == 1
+        late = executor.map(lambda _: wait_at(port, 0), range(1), timeout=0.05)
+        arrival = gate.arrive()
         with pytest.raises(TimeoutError):
-            list(executor.map(lambda _: wait_at(port, 0), range(1), timeout=0.05))
+            next(late)
+        arrival.wait_gone()
         failing = executor.map(lambda value: explode("here") if value else value, [0, 1])
         assert next(failing) == 0
         with pytest.raises(ValueError, match="here") as caught:

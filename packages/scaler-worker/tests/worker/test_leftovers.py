@@ -109,6 +109,7 @@ def test_a_watchdog_is_called_off() -> None:
     def run() -> str:
         leftovers = Leftovers()
         leftovers.watch()
+        wait_until(lambda: threads() == 1, "a fork has one thread")
         before = threads()
         faulthandler.dump_traceback_later(LONG, exit=True)
         assert leftovers.may_have_changed() and threads() == before + 1

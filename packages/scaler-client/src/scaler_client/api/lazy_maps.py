@@ -138,7 +138,8 @@ def in_order(
     def outcomes() -> Iterator[Any]:
         try:
             while pending:
-                outcome = pending.popleft().outcome(return_exceptions, until)
+                outcome = pending[0].outcome(return_exceptions, until)
+                del pending[0]
                 pending.extend(islice(submitted, 1))
                 yield outcome
         finally:
