@@ -93,7 +93,7 @@ def test_runs_go_on_when_the_second_relay_is_killed_too() -> None:
     world.add_relay()
     for host in world.hosts:
         host.dialer._fallback = None  # the scheduler cannot be reached from there
-    world.until(lambda: len(world.relays[1].core.leases.runs) == 6 and len(world.relays[1].core.agents) == 3)
+    world.until(lambda: len(world.relays[1].core.leases.runs) == 6 and len(world.relays[1].core._state.agents) == 3)
     world.run(6.0)
     world.relays[1].shell.kill()
     world.finish(30.0)
@@ -121,7 +121,7 @@ def test_runs_go_on_when_hosts_that_had_moved_come_to_a_relay_again(fault: str) 
         for host in world.hosts:
             host.dialer.connection.cut()
             host.dialer._attempts = 1  # the next one is at the relay
-    world.until(lambda: len(world.relays[1].core.agents) == 3)
+    world.until(lambda: len(world.relays[1].core._state.agents) == 3)
     world.finish(40.0)
     world.check_as_expected(futures)
     check_nothing_ran_twice(world)

@@ -56,7 +56,7 @@ from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import PERMITTED as SCHEDULER_PERMITS
 from scaler_scheduler.core.core import SchedulerCore
 from scaler_scheduler.core.effects import WriteDump
-from scaler_scheduler.core.records import ASSIGNED, DONE, HELD, WAITING, AgentRecord, TaskBlock
+from scaler_scheduler.core.records import ASSIGNED, DONE, HELD, WAITING, TaskBlock
 from scaler_scheduler.core.state import SendToStorage
 from scaler_scheduler.relay.earlier_outcomes import EarlierOutcomes
 from scaler_scheduler.relay.leases import Leases
@@ -547,11 +547,6 @@ class RelayCore:
         for task in self.leases.runs:
             assert self._state.entry(task) is not None, f"task {task:x} is leased, and not known"
         assert {session for session, count in self.leases.sessions.items() if count} <= self._known
-
-    @property
-    def agents(self) -> Sequence[AgentRecord]:
-        """The connected agents."""
-        return list(self._state.agents.values())
 
 
 def _client(session: int) -> bytes:

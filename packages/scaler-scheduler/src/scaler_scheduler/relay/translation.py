@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from scaler_protocol.ids import session_of
 from scaler_protocol.messages import (
@@ -154,19 +155,18 @@ class JoinedProfile:
 def joined_status(agents: Iterable[AgentRecord], queued: int, runs: Mapping[int, int]) -> AgentStatus:
     """One status for all agents: sums, the scarcest memory, and the workers of the first; `runs` are those by task."""
     cpu, rss, free, load = 0.0, 0, 0, 0.0
-    columns: tuple[list[str], list[int], list[int], list[int], list[float], list[int], list[int]]
-    columns = [], [], [], [], [], [], []
+    columns: dict[str, Any] = {name: [] for name in AgentStatus.COLUMNS[0]}
     for agent in agents:
         status = agent.status
         if status is None:
             continue
         cpu, rss, queued, load = cpu + status.cpu, rss + status.rss, queued + status.queued, max(load, status.load)
         free = min(free, status.free) if free else status.free
-        if len(columns[0]) + len(status.names) <= STATUS_ROWS:
+        if len(columns["names"]) + len(status.names) <= STATUS_ROWS:
             tasks = [task.id if (task := agent.runs.get(run)) is not None else 0 for run in status.runs]
             own = [f"{agent.name or agent.host} {name}" for name in status.names]
             above = [runs.get(task, 0) for task in tasks]
             rows = (own, status.pids, status.states, above, status.cpus, status.rsses, status.queues)
-            for column, values in zip(columns, rows, strict=True):
-                column += values  # type: ignore[operator]
-    return AgentStatus(cpu, rss, free, queued, *columns, load=load)
+            for column, values in zip(columns.values(), rows, strict=True):
+                column += values
+    return AgentStatus(cpu, rss, free, queued, **columns, load=load)
