@@ -6,6 +6,7 @@ import pickle
 import select
 import socket
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,6 +41,10 @@ from scaler_protocol.messages import (
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import Profile
 from support.fake_services import ANY_PORT, FakeService
+
+
+TURN_SECONDS = 0.02
+"""So long tasks run before their outcomes are sent, and messages are read again."""
 
 
 class InputsOnly:
@@ -176,27 +181,29 @@ class FakeCluster:
     _replace = False
 
     def _serve(self) -> None:
+        more = False
         while not self._stopping:
-            self._service.wait(0.05, self._reader.fileno())
+            self._service.wait(0.0 if more else 0.05, self._reader.fileno())
             if select.select([self._reader], [], [], 0)[0]:
                 self._reader.recv(4096)
             with self._lock:
                 if self._replace:
                     self._replace, self._incarnation = False, self._incarnation + 1
                     self._begin()
-                self._turn()
+                more = self._turn()
                 self._lock.notify_all()
 
-    def _turn(self) -> None:
+    def _turn(self) -> bool:
+        """Whether tasks have run, so that others may be ready."""
         if self.stays_silent:
             self._service.listener.receive()
         else:
             for peer, event in self._service.receive():
                 self._handle(peer, event)
         self.most_waiting = max(self.most_waiting, sum(len(call) for _, _, call, _ in self._tasks.values()))
-        while not self.paused and self._run_some():
-            pass
+        ran = not self.paused and self._run_some()
         self._service.flush()
+        return ran
 
     def _handle(self, peer: bytes, event: HubEvent) -> None:
         if isinstance(event, PeerJoined | PeerLost | SendFailed):
@@ -254,6 +261,7 @@ class FakeCluster:
 
     def _run_some(self) -> bool:
         done: dict[bytes, list[tuple[int, int, bytes]]] = {}
+        until = time.monotonic() + TURN_SECONDS
         for task, (peer, group, call, needs) in list(self._tasks.items()):
             known = {**self._results, **self._supplied} if needs else {}
             if missing := [need for need in needs if need not in known]:
@@ -270,6 +278,8 @@ class FakeCluster:
             if not self.forgets_results:
                 self._results[task] = outcome
             done.setdefault(peer, []).append((task, *outcome))
+            if time.monotonic() >= until:
+                break
         for peer, outcomes in [(peer, some) for peer, all_of in done.items() for some in pieces_of(all_of)]:
             tasks, statuses, results = zip(*outcomes, strict=True)
             profiles = b"".join(Profile(1500, 1000, 4096, 7, 3, 1).packed() for _ in tasks)
