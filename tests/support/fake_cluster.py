@@ -42,7 +42,6 @@ from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import Profile
 from support.fake_services import ANY_PORT, FakeService
 
-
 TURN_SECONDS = 0.02
 """So long tasks run before their outcomes are sent, and messages are read again."""
 

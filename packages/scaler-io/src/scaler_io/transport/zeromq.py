@@ -264,8 +264,10 @@ class _Connection:
             reason = _REASONS.get(event, "the peer does not speak ZeroMQ as we do")
             if event == zmq.EVENT_DISCONNECTED and not self._has_shaken_hands:
                 reason += f" before the handshake: {hint}" if hint else " before the handshake"
-            if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and self._credentials is None:
-                reason += _MAY_DEMAND_KEYS
+            if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+                # A socket for monitors ends the handshake so if it is faster than this side.
+                reason += f"; {hint}" if hint else ""
+                reason += _MAY_DEMAND_KEYS if self._credentials is None else ""
             self._reason = self.failure.reason or reason
         return self._reason
 
