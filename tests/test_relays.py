@@ -9,12 +9,14 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from time import sleep
 
 import pytest
 
 from scaler import Client
 from scaler_protocol.addresses import Address
-from support.fault_tasks import nested_sum, step
+from scaler_protocol.errors import TaskTimeoutError, WorkerDiedError
+from support.fault_tasks import kill_itself, nested_sum, step
 from support.faults import Service, Services
 from support.gates import SECONDS, Gate, wait_at
 from support.processes import free_ports
@@ -51,7 +53,7 @@ def relayed(tmp_path: Path) -> Iterator[Relayed]:
         yield services
 
 
-def test_work_of_every_kind_passes_a_relay(relayed: Relayed) -> None:
+def test_work_of_every_kind_passes_a_relay(relayed: Relayed, tmp_path: Path) -> None:
     with Client(relayed.address) as client:
         assert client.wait_for_workers(4).count == 4
         assert len(set(client.run(os.getpid).values())) == 4
@@ -63,6 +65,15 @@ def test_work_of_every_kind_passes_a_relay(relayed: Relayed) -> None:
         assert chain == {"c": 56}
         with pytest.raises(ZeroDivisionError):
             client.submit(divmod, 1, 0).result(SECONDS)
+        with pytest.raises(TaskTimeoutError, match=r"0\.1 s"):
+            client.options(timeout=0.1).submit(sleep, SECONDS).result(SECONDS)
+        with pytest.raises(WorkerDiedError, match=r"attempt 3; .*3 runs lost"):
+            client.submit(kill_itself, str(tmp_path / "runs")).result(SECONDS)
+        with Gate() as gate:
+            held = client.submit(wait_at, gate.port, 0)
+            arrival = gate.arrive()
+            held.cancel()
+            arrival.wait_gone()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
