@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import count as counting
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 
@@ -23,6 +25,8 @@ from support.gates import SECONDS
 
 PROGRAMS = Path(sys.executable).parent
 _PORT_SHARES = 8
+_SHARE = 10_000 // _PORT_SHARES
+_port_turns = counting(random.SystemRandom().randrange(_SHARE))
 
 
 class Terminal:
@@ -114,13 +118,14 @@ def free_ports(count: int = 3) -> int:
     """The first of consecutive ports of the loopback that were free a moment ago.
 
     They are below those that connections and local clusters are given, and no other process of this test run takes
-    them: not all of them are used at once, nor all the time.
+    them. They are given in turns, because who has just been given some may not have taken them yet.
     """
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    begin = 10_000 + number % _PORT_SHARES * (10_000 // _PORT_SHARES)
+    begin = 10_000 + number % _PORT_SHARES * _SHARE
     while True:
-        first = random.SystemRandom().randrange(begin, begin + 10_000 // _PORT_SHARES - count)
-        if taken_port(range(first, first + count)) is None:
+        turn, *_ = islice(_port_turns, count)
+        first = begin + turn % _SHARE
+        if first + count <= begin + _SHARE and taken_port(range(first, first + count)) is None:
             return first
 
 
