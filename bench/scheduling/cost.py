@@ -38,6 +38,8 @@ from scaler_scheduler.monitoring.publisher import EVENT_SECONDS, STATUS_SECONDS
 ROOT = Path(__file__).resolve().parents[2]
 SECOND, SHORT, NOTHING = (0.9, 1.1), (0.009, 0.011), (0.0, 0.0)
 """Durations of tasks: from, to."""
+COLLECTOR_THRESHOLDS = (100_000, 20, 100)
+"""Those that `scaler_io.service.event_loops` sets in every service."""
 Figures = list[float]
 _STATS = ProcessStats("", 1.0, 1.0, 0.1, 1)
 
@@ -300,6 +302,7 @@ def main() -> None:
     parser.add_argument("--case", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.case:
+        gc.set_threshold(*COLLECTOR_THRESHOLDS)
         print(json.dumps(CASES[arguments.case][2]()))
         return
     checkouts = [*([arguments.against] if arguments.against else []), ROOT]
