@@ -6,7 +6,7 @@ it is compared with what was put, because it may have been modified in place:
 - A mutable value with weak references is recognized by its identity and the checksum of its pickle, which is nearly
   three times as fast as a cryptographic hash. Its entry is removed by the weak reference.
 - An immutable value (bytes, str) is recognized by its identity alone. It has no weak references, so the entry keeps it
-  alive, as long as a call refers to its object.
+  alive, as long as a call refers to its object and KeptValues has room.
 - Any other value is recognized by a hash of its content, as long as anything refers to an object with equal content.
 
 Other threads may modify the buffers of an object while it is put. An object is therefore known by what was stored: by
@@ -29,13 +29,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from scaler_client.futures.argument_refs import Collector
 from scaler_client.futures.waiters import FutureOwner
 from scaler_client.objects.handles import StoredObject, StoredPayload
+from scaler_client.objects.kept_values import KeptValue, KeptValues
 from scaler_client.objects.rebuild import (
     CHECKSUM_BYTES,
     CheckedCopy,
     RebuildSource,
     checksum,
     content_key,
-    strong_source,
     weak_source,
 )
 from scaler_client.payloads import pickles
@@ -75,7 +75,8 @@ class ArgumentCache:
         """Checksums of arguments that have gone with their calls, the latest ones."""
         self._losses = storage.losses
         self._mutable: dict[int, _MutableEntry] = {}
-        self._immutable: dict[int, tuple[Any, weakref.ref[StoredObject]]] = {}
+        self._kept = KeptValues()
+        self._immutable: dict[int, tuple[KeptValue, weakref.ref[StoredObject]]] = {}
         self._by_content: weakref.WeakValueDictionary[bytes, StoredObject] = weakref.WeakValueDictionary()
 
     def knows(self, value: Any) -> bool:
@@ -159,7 +160,7 @@ class ArgumentCache:
         return entry if entry is not None and entry.value() is value else None
 
     def _find_immutable(self, value: Any) -> StoredPayload | None:
-        if (entry := self._immutable.get(id(value))) is None or entry[0] is not value:
+        if (entry := self._immutable.get(id(value))) is None or entry[0].value is not value:
             return None
         stored = entry[1]()
         return StoredPayload.of(stored) if stored is not None and stored.error is None else None
@@ -167,8 +168,9 @@ class ArgumentCache:
     def _remember(self, value: Any, found: bytes, handle: StoredPayload) -> None:
         key, stored = id(value), handle.object
         if type(value) in (bytes, str):
-            self._immutable[key] = value, weakref.ref(stored, _forgetter(self._immutable, key))
-            stored.set_source(strong_source(value, pickles.dump, found))
+            kept = self._kept.keep(value, handle.size)
+            self._immutable[key] = kept, weakref.ref(stored, _forgetter(self._immutable, key))
+            stored.set_source(kept.source(pickles.dump, found))
             return
         stored.set_source(weak_source(value, pickles.dump, found))
         with contextlib.suppress(TypeError):  # without a weak reference its id may be reused unnoticed
