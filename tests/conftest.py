@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from scaler import Client
+from scaler_client.runtime import connection
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate
 
@@ -44,6 +45,12 @@ def single_client(single: LocalCluster) -> Iterator[Client]:
     """A client of the cluster with one worker."""
     with Client(address=single.address, timeout_seconds=SECONDS) as connected:
         yield connected
+
+
+@pytest.fixture
+def no_result_credit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results of this process's clients go through object storage from 16 KiB on, as those beyond a credit do."""
+    monkeypatch.setattr(connection, "RESULT_CREDIT", 0)
 
 
 @pytest.fixture

@@ -46,6 +46,7 @@ from support.processes import free_ports
 from support.storage import WatchedStorage
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("no_result_credit")
 MIB = 1024 * 1024
 BIG = 100_000
 FLAT_BYTES = 24 * MIB
@@ -489,7 +490,7 @@ from concurrent.futures import wait
 from scaler import Client
 from support.object_tasks import give
 client = Client({services.address!r})
-kept = client.send_object(bytes({BIG})), [client.submit(give, {BIG}) for _ in range(3)]
+kept = client.send_object(bytes({BIG})), [client.submit(give, {SHARED_BYTES}) for _ in range(3)]
 wait(kept[1])
 print("ready", flush=True)
 sys.stdin.read()

@@ -41,6 +41,7 @@ from support.processes import free_ports, stopped
 from support.storage import WatchedStorage
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("no_result_credit")
 BIG = 100_000
 SMALL = 20_000
 """Beyond what travels in messages, and not waited for."""

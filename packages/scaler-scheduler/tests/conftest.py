@@ -174,16 +174,15 @@ class SchedulerDriver:
         status: int = Status.VALUE,
         result: bytes = b"r",
         seconds: float = 0.001,
+        stored: Sequence[int] = (),
     ) -> None:
-        """The agent reports these runs as ended, after as many seconds."""
+        """The agent reports these runs as ended, after as many seconds; `stored` are positions of references."""
         self.now += seconds
         profile = Profile(int(seconds * 1e6), 1, 1, 1, 0, 1).packed()
         count = len(runs)
         payloads = Payloads([result] * count) if count else NONE
-        self.feed(
-            agent,
-            Done(list(runs), [status] * count, payloads, runs=list(runs.values()), profiles=profile * count, agent="w"),
-        )
+        tasks, ids = list(runs), list(runs.values())
+        self.feed(agent, Done(tasks, [status] * count, payloads, ids, stored, profiles=profile * count, agent="w"))
 
     def outcomes(self, client: bytes) -> dict[int, tuple[int, bytes]]:
         """Task id to status and payload of every outcome the client was newly told; twice is an error."""

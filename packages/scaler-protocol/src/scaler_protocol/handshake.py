@@ -12,6 +12,8 @@ INLINE_LIMIT = 16 * 1024
 """Bytes of one payload that may travel inside a message; a larger one goes to object storage."""
 SESSION_CREDIT = 32 * 1024 * 1024
 """Bytes of unfinished calls that a session may have in the memory of the scheduler."""
+RESULT_CREDIT = 32 * 1024 * 1024
+"""Bytes of results above INLINE_LIMIT that may be on their way to a client by messages, or held by it."""
 
 MANAGER_VARIABLE = "SCALER_WORKER_MANAGER_ID"
 UNIT_VARIABLE = "SCALER_UNIT_ID"
@@ -69,6 +71,8 @@ class Hello:
     protocol: int = PROTOCOL_VERSION
     relay: bool = False
     """Whether this agent is a relay, which speaks for the agents of many hosts. Its `incarnation` is in their runs."""
+    result_credit: int = 0
+    """Of a client: bytes of results above INLINE_LIMIT that it takes in Done until it says in Release what it freed."""
 
 
 @dataclass(frozen=True, slots=True)

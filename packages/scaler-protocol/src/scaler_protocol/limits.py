@@ -111,6 +111,7 @@ _FUNCTION_NAMES: Final = Column(NAME, FUNCTIONS)
 _NAMES: Final = Column(NAME, ENTRIES)
 _STATUSES: Final = Column(Whole(0, 4), ENTRIES)
 _STATES: Final = Column(Whole(0, 5), ENTRIES)
+_RESULT_SIZES: Final = Column(Whole(0, 4), ENTRIES)
 _GROUPS: Final = Column(Anything(), FUNCTIONS, each_fits=True)
 _SIZES: Final = Column(SIZE, ENTRIES)
 _LEVELS: Final = Column(AnyOf(frozenset({10, 20, 30, 40, 50})), ENTRIES)
@@ -186,7 +187,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "needs": Column(DEFAULTS["uint64"], MESSAGE_NEEDS, each_fits=True),
         **_DEFINITIONS,
     },
-    "Run": {"groups": _GROUPS, **_CODE},
+    "Run": {"groups": _GROUPS, "result_sizes": _RESULT_SIZES, **_CODE},
     "Done": {"tasks": _MESSAGE_IDS, "statuses": _STATUSES, "agent": NAME},
     "NeedFunctions": {"functions": Column(ID, DEFINED)},
     "Functions": _DEFINITIONS,

@@ -45,6 +45,7 @@ struct Hello {
   consumableTotals @23 :List(Int64);
   livesOnSeconds @24 :Float64;        # how long at most an agent's runs go on without a connection
   relay @25 :Bool;                    # this agent speaks for the agents of many hosts
+  resultCredit @26 :UInt64;           # bytes of results above 16 KiB that this client takes with Done
 }
 struct Welcome {
   incarnation @0 :UInt64;
@@ -105,6 +106,7 @@ struct Run {
   bodiesLengths @13 :List(UInt32);
   bodiesStored @14 :List(UInt32);
   inputsAwaited @15 :List(UInt32);
+  resultSizes @16 :List(UInt8);   # n: a result of up to 16 KiB * 2^n may be in Done; empty: 0 for all
 }
 struct Done {
   runs @0 :List(UInt64);
@@ -116,7 +118,7 @@ struct Done {
   agent @6 :Text;
 }
 struct Cancel { tasks @0 :List(UInt64); }
-struct Release { tasks @0 :List(UInt64); }
+struct Release { tasks @0 :List(UInt64); freed @1 :UInt64; }
 struct Withdraw { runs @0 :List(UInt64); }
 struct Recall { count @0 :UInt32; }
 struct Returned { runs @0 :List(UInt64); }

@@ -147,15 +147,16 @@ class Run:
     """Tasks to run; the run id of task i is `first_run + i`.
 
     `inputs` are the results of the tasks in `needs`. For `inputs_awaited` (sparse) the worker uses the result of the
-    preceding task, and the run is Returned if there is none.
+    preceding task, and the run is Returned if there is none. By `result_sizes` the results of some tasks may be in
+    Done although they exceed INLINE_LIMIT: they are classes of `scaler_protocol.result_sizes`.
     """
 
     COLUMNS: ClassVar = (
-        ("tasks", "task_groups", "calls", "attempts"),
+        ("tasks", "task_groups", "calls", "attempts", "result_sizes"),
         ("dependents", "needs", "inputs"),
         ("functions", "names", "bodies"),
     )
-    OPTIONAL: ClassVar = frozenset({"task_groups", "attempts"})
+    OPTIONAL: ClassVar = frozenset({"task_groups", "attempts", "result_sizes"})
 
     first_run: int
     groups: Sequence[Group]
@@ -173,6 +174,7 @@ class Run:
     names: Texts = ()
     bodies: Payloads = NONE
     bodies_stored: Ints = ()
+    result_sizes: Ints = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +207,13 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The owner has the outcomes of these tasks: scheduler and agent may forget them."""
+    """The owner has the outcomes of these tasks: scheduler and agent may forget them.
+
+    A client has let go of `freed` bytes of results above INLINE_LIMIT that came with Done.
+    """
 
     tasks: Ints
+    freed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

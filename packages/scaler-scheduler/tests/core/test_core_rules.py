@@ -15,14 +15,19 @@ from scaler_protocol.errors import WorkerDiedError, describe
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Group, Status, Submit
+from scaler_protocol.objects import Reference
 from scaler_protocol.operations import Resized
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.result_sizes import class_of, limit_of
 from support.examples import examples
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
 
 FUNCTION = function_id(b"body")
+LONG = b"r" * 20_000
+REFERENCE = Reference(b"o" * 16, len(LONG)).pack()
+CREDIT = 3 * limit_of(class_of(len(LONG)))
 CLIENTS = [b"a", b"b"]
 AGENTS = [b"x", b"y", b"z"]
 
@@ -37,8 +42,11 @@ class AnyOrder(RuleBasedStateMachine):
         self.driver = type(self).make_driver(monitored=monitored)
         self.wanted: dict[int, bytes] = {}
         self.told: dict[int, int] = {}
+        self.held: dict[bytes, int] = {}
+        """Bytes of long results that clients were sent and have not let go of."""
         self.dependents = 0
         self.runs: dict[bytes, dict[int, int]] = {}
+        self.granted: set[int] = set()
         self.joined: set[bytes] = set()
         self.operator = b"o" * 16
         self.driver.feed(self.operator, PeerJoined(Hello(Role.OPERATOR, self.operator, 1, name="o"), False))
@@ -49,25 +57,34 @@ class AnyOrder(RuleBasedStateMachine):
             for run in self.driver.take(agent, messages.Run):
                 for position, task in enumerate(run.tasks):
                     runs[run.first_run + position] = task
+                self.granted.update(run.first_run + at for at, size in enumerate(run.result_sizes) if size)
             for withdraw in self.driver.take(agent, messages.Withdraw):
                 gone = [run for run in withdraw.runs if run in runs]
                 if gone:
                     self.report(agent, gone, Status.CANCELLED)
         for client in self.joined:
-            for task, (status, _) in self.driver.outcomes(client).items():
+            for task, (status, result) in self.driver.outcomes(client).items():
                 assert task in self.wanted and task not in self.told
                 self.told[task] = status
+                self.held[client] = self.held.get(client, 0) + (len(result) if len(result) == len(LONG) else 0)
+            session = self.driver.core.state.sessions[client[0]]
+            assert self.held.get(client, 0) <= session.result_bytes <= session.result_credit == CREDIT
 
-    def report(self, agent: bytes, runs: list[int], status: int) -> None:
-        ended = {self.runs[agent].pop(run): run for run in runs}
-        payload = describe(WorkerDiedError("killed")) if status == Status.LOST else b"r"
-        self.driver.done(agent, ended, status, payload, seconds=0.003)
+    def report(self, agent: bytes, runs: list[int], status: int, *, long: bool = False) -> None:
+        granted = self.granted.intersection(runs) if long else set()
+        for some in (granted, set(runs) - granted):
+            ended = {self.runs[agent].pop(run): run for run in some}
+            payload = LONG if some is granted else REFERENCE if long else b"r"
+            payload = describe(WorkerDiedError("killed")) if status == Status.LOST else payload
+            stored = range(len(ended)) if payload is REFERENCE else ()
+            if ended:
+                self.driver.done(agent, ended, status, payload, seconds=0.003, stored=stored)
 
     @rule(name=st.sampled_from(CLIENTS))
     def client_joins(self, name: bytes) -> None:
         peer = name.ljust(16, b".")
         if peer not in self.joined:
-            self.joined.add(self.driver.client(name))
+            self.joined.add(self.driver.client(name, result_credit=CREDIT))
 
     @rule(name=st.sampled_from(AGENTS), workers=st.integers(1, 3), gpu=st.booleans())
     def agent_joins(self, name: bytes, workers: int, gpu: bool) -> None:
@@ -113,13 +130,23 @@ class AnyOrder(RuleBasedStateMachine):
         self.collect()
 
     @precondition(lambda self: any(self.runs.values()))
-    @rule(data=st.data(), status=st.sampled_from([Status.VALUE, Status.VALUE, Status.RAISED, Status.LOST]))
-    def work(self, data: st.DataObject, status: int) -> None:
+    @rule(
+        data=st.data(),
+        status=st.sampled_from([Status.VALUE, Status.VALUE, Status.RAISED, Status.LOST]),
+        long=st.booleans(),
+    )
+    def work(self, data: st.DataObject, status: int, long: bool) -> None:
         agent = data.draw(st.sampled_from(sorted(agent for agent, runs in self.runs.items() if runs)))
         some = data.draw(st.lists(st.sampled_from(sorted(self.runs[agent])), min_size=1, unique=True))
-        self.report(agent, some, status)
+        self.report(agent, some, status, long=long and status == Status.VALUE)
         self.collect()
         self.answer()
+
+    @precondition(lambda self: self.joined)
+    @rule(data=st.data())
+    def let_go(self, data: st.DataObject) -> None:
+        client = data.draw(st.sampled_from(sorted(self.joined)))
+        self.driver.feed(client, messages.Release((), freed=self.held.pop(client, 0)))
 
     @precondition(lambda self: self.wanted)
     @rule(data=st.data())
@@ -178,6 +205,7 @@ class AnyOrder(RuleBasedStateMachine):
     def client_leaves(self, data: st.DataObject) -> None:
         client = data.draw(st.sampled_from(sorted(self.joined)))
         self.joined.discard(client)
+        self.held.pop(client, None)
         self.wanted = {task: owner for task, owner in self.wanted.items() if owner != client}
         self.driver.feed(client, PeerLost("left"))
         self.driver.inboxes.pop(client, None)

@@ -247,6 +247,26 @@ def test_big_results_go_to_the_store_where_there_is_one() -> None:
         assert pickles.load(stored) == bytes(INLINE_LIMIT + 1)
 
 
+def test_a_result_up_to_the_size_that_its_run_was_granted_is_in_the_reply() -> None:
+    store = Store()
+    bench = Bench(store)
+    bench.define(1, bytes)
+    bench.run(1, (10, 1, call(50_000)), (11, 1, call(2**16)), flag=2 << frames.RESULT_SHIFT)
+    bench.run(2, (12, 1, call(50_000)), flag=1 << frames.RESULT_SHIFT)
+    payloads = [payload for event in bench.written for payload in event.payloads]
+    assert pickles.load(payloads[0]) == bytes(50_000)
+    assert [pickles.load(store.objects[each]) for each in payloads[1:]] == [bytes(2**16), bytes(50_000)]
+
+
+def test_a_granted_call_may_be_stored_and_take_inputs() -> None:
+    store = Store()
+    bench = Bench(store)
+    bench.define(1, bytes)
+    bench.run(1, (10, 1, store.put(call(50_000))), flag=frames.STORED | 2 << frames.RESULT_SHIFT)
+    [event] = bench.written
+    assert not event.stored and pickles.load(event.payloads[0]) == bytes(50_000)
+
+
 def test_big_arrays_lie_beside_their_pickles_both_ways() -> None:
     store = Store()
     bench = Bench(store)

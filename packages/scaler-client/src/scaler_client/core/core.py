@@ -61,6 +61,7 @@ from scaler_client.core.events import (
     WorkersUnwanted,
 )
 from scaler_client.core.graph_state import GraphPiece, GraphTable
+from scaler_client.core.held_results import HeldResults
 from scaler_client.core.lineage import lineages_of
 from scaler_client.core.pending_inputs import PendingInputs
 from scaler_client.core.records import (
@@ -113,8 +114,9 @@ RECONCILED: Final = 0
 class ClientCore:
     """The state of a client, without threads and sockets. `handle` is the only way in, `settle` the only way out."""
 
-    def __init__(self, address: str, *, named: bool = False) -> None:
-        self._link, self._named = SchedulerLink(address), named
+    def __init__(self, address: str, *, named: bool = False, has_credit: bool = False) -> None:
+        """`has_credit`: its Hello names a credit for long results."""
+        self._link, self._named, self._has_credit = SchedulerLink(address), named, has_credit
         self._session_requests = SessionRequests()
         self._outstanding: dict[int, OutstandingCall] = {}
         self._queue = CallQueue()
@@ -123,7 +125,8 @@ class ClientCore:
         self._functions = SentFunctions()
         self._resubmissions, self._missed = Resubmissions(), list[GraphPiece]()
         self._unknown_objects = UnknownObjects()
-        self._releases = Releases()
+        self._held_results = HeldResults()
+        self._releases = Releases(self._held_results)
         self._blocked_runs, self._pending_inputs = BlockedRuns(), PendingInputs(self._deferred_failure)
         self.task_credit = 0
         """Tasks that may be unfinished; 0 for any number."""
@@ -403,6 +406,7 @@ class ClientCore:
     def _start_anew(self) -> None:
         """The scheduler has forgotten what it was sent, or, of a named session, has missed some of it."""
         self._functions.clear()
+        self._held_results.forget()
         self._resubmissions.scheduler_changed()
         asked = (ListWorkers, ListProcesses, ListTasks, EndSession, LabelTask)
         gone = asked if self._named else (Cancel, *asked)
@@ -440,6 +444,8 @@ class ClientCore:
                 freed += call._weight
         self._queue.return_credit(freed)
         outcomes = Deliver.of(message, calls)
+        if self._has_credit:
+            outcomes = replace(outcomes, results=self._held_results.hold(outcomes.results, message.results.lengths))
         if message.stored:
             outcomes = replace(outcomes, origins=lineages_of(message, calls))
         if self._graphs:

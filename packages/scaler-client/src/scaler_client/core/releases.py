@@ -1,10 +1,11 @@
-"""Releases: tells the scheduler in batches which outcomes it need not keep. Pure, no IO."""
+"""Releases: tells the scheduler in batches which outcomes it need not keep, and what was let go of. Pure, no IO."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
+from scaler_client.core.held_results import FREED_BYTES, HeldResults
 from scaler_protocol.messages import Release, pieces_of
 
 RELEASE_SECONDS: Final = 0.05
@@ -14,7 +15,8 @@ RELEASE_TASKS: Final = 1024
 class Releases:
     """Tasks whose outcomes have arrived and are not released yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, held: HeldResults) -> None:
+        self._held = held
         self._tasks: list[int] = []
         self.due: float | None = None
         """The latest time to release them (time.monotonic); None if there are none."""
@@ -27,12 +29,13 @@ class Releases:
 
     def take(self, now: float) -> list[Release]:
         """The messages to send now."""
-        if self.due is None or (now < self.due and len(self._tasks) < RELEASE_TASKS):
-            return []
-        return self.take_with(())
+        if self.due is not None and (now >= self.due or len(self._tasks) >= RELEASE_TASKS):
+            return self.take_with(())
+        return [Release((), self._held.take())] if self._held.freed >= FREED_BYTES else []
 
     def take_with(self, tasks: Sequence[int]) -> list[Release]:
         """The messages that release all of them now, and `tasks`."""
         released = [*self._tasks, *tasks]
         self._tasks, self.due = [], None
-        return list(map(Release, pieces_of(released)))
+        first, *others = pieces_of(released)
+        return [Release(first, self._held.take()), *map(Release, others)]

@@ -22,7 +22,7 @@ from scaler_io.transport.own_keys import credentials_for
 from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ClientForkedError, SessionInUseError
-from scaler_protocol.handshake import Hello, Role
+from scaler_protocol.handshake import RESULT_CREDIT, Hello, Role
 from scaler_protocol.ids import new_identity, new_incarnation, new_session, session_key
 from scaler_protocol.lazy_dataclass import dataclass
 
@@ -72,7 +72,7 @@ def dial(
     key = named.key(credentials) if named is not None else new_identity()
     hello = _hello(identity, name, session)
     if session_name:
-        hello = replace(hello, session_name=session_name, session_key=key)
+        hello = replace(hello, session_name=session_name, session_key=key, result_credit=0)
 
     def transport() -> Transport:
         return Dialer(parsed, Uplink(hello, time.monotonic(), timeout_seconds=timeout_seconds), credentials=credentials)
@@ -106,6 +106,7 @@ def _hello(identity: bytes, name: str, session: int) -> Hello:
         host=socket.gethostname(),
         python=platform.python_version(),
         cloudpickle=cloudpickle.__version__,
+        result_credit=RESULT_CREDIT,
     )
 
 

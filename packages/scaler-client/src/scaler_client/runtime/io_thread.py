@@ -110,7 +110,7 @@ class IoThread:
         self.ids = ids
         self.next_task, self.next_tasks = ids.next_task, ids.next_tasks
         self._dial = dial
-        self._core = ClientCore(address, named=named)
+        self._core = ClientCore(address, named=named, has_credit=runtime is None and not named)
         self._callbacks = Callbacks()
         self._remaker = Remaker(self._remake)
         self._unstarted: deque[tuple[Callable[[], object], str]] = deque()

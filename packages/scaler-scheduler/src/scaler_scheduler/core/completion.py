@@ -76,9 +76,12 @@ class Completion:
 
         Raises ProtocolError, without any change, for a run that belongs to another task.
         """
-        records = take_runs(agent, report)
+        records, long_results = take_runs(agent, report), self._state.long_results
+        long_results.over(report.runs)
         for position in report.stored:
             self._state.locality.add_location(report.results[position], agent.host)
+            if (record := records[position]) is not None:
+                long_results.measured(record.group.function, report.results[position])
         self._state.with_room[agent] = None
         agent.window = min(agent.window + len(records), agent.workers * agent.queue_size)
         agent.progressed = True
@@ -108,6 +111,7 @@ class Completion:
             owner.tasks[record.id] = ended
         if owner.attached:
             self._state.send(owner.peer, report)
+            self._state.long_results.sent(owner, report.results.lengths)
         if owner.kept is not None:
             self._keep(owner.kept, report)
         if report.stored and self._state.config.replicas > 1:
@@ -322,6 +326,7 @@ class Completion:
             if batch is None:
                 batch = self._batches[(session.peer, agent_name)] = OutcomeBatch()
             batch.add(task, outcome, profile)
+            self._state.long_results.sent(session, (len(outcome[1]),))
 
     def attached(self, session: SessionRecord, wanted: Collection[int], now: float) -> None:
         """The process of a session has come back: send it the outcomes that it wants, and drop what it does not want.
@@ -413,6 +418,7 @@ class Completion:
         """
         blamed = blame(agent, unsent) if charged else NOBODY
         on_workers = agent.on_workers(unsent)
+        self._state.long_results.over(agent.runs)
         records, agent.runs = list(agent.runs.values()), {}
         agent.blocked.clear()
         again = []

@@ -414,6 +414,8 @@ class SchedulerCore:
             self._named_sessions.cancelled(session, owned)
 
     def _release(self, peer: bytes, event: messages.Release, now: float) -> None:
+        if event.freed and (client := self._peers.clients.get(peer)) is not None:
+            self.state.long_results.freed(client, event.freed)
         if event.tasks:
             session = self.state.sessions.get(session_of(event.tasks[0]))
             if session is not None and session.peer == peer:
@@ -561,6 +563,7 @@ class SchedulerCore:
         for session in self.state.ended_sessions:
             assert all(task.state in (WAITING, HELD, DONE) for task in session.tasks.values())
             unfinished += sum(task.state != DONE for task in session.tasks.values())
+        self.state.long_results.check(self.state.agents.values())
         assert waiting == self.state.waiting.count, (waiting, self.state.waiting.count)
         assert unfinished == self.state.event_log.unfinished, (unfinished, self.state.event_log.unfinished)
         at_agents = [task for agent in self.state.agents.values() for task in agent.runs.values()]

@@ -407,7 +407,8 @@ class Dispatch:
         """Send tasks with consecutive runs as one message, after the agent has forgotten their old outcomes."""
         if names_released(agent, tasks):
             self._state.send_released(agent)
-        self._state.send(agent.peer, run_message(agent, tasks, ids))
+        granted = () if self._state.recorder is not None else self._state.long_results.grant(agent, tasks)
+        self._state.send(agent.peer, run_message(agent, tasks, ids, granted))
 
     def speculate(self, now: float) -> None:
         """Start second runs of late ones on idle workers; monitors and journals know the first ones only."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scaler_protocol.messages import MESSAGE_IDS, Done
+from scaler_protocol.messages import MESSAGE_IDS, MESSAGE_LIMIT, Done
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.records import Outcome
 
@@ -34,8 +34,7 @@ class OutcomeBatch:
     def messages(self, agent: str) -> Iterator[Done]:
         """The outcomes in messages of bounded size; `agent` is the name of the agent."""
         stored = set(self.stored)
-        for at in range(0, len(self.tasks), MESSAGE_IDS):
-            end = at + MESSAGE_IDS
+        for at, end in self._cuts():
             tasks = self.tasks[at:end]
             yield Done(
                 tasks,
@@ -45,3 +44,13 @@ class OutcomeBatch:
                 profiles=b"".join(self.profiles[at:end]),
                 agent=agent,
             )
+
+    def _cuts(self) -> Iterator[tuple[int, int]]:
+        """Where each message begins and ends."""
+        begin = size = 0
+        for at, result in enumerate(self.results):
+            size += len(result)
+            if at > begin and (size > MESSAGE_LIMIT or at - begin == MESSAGE_IDS):
+                yield begin, at
+                begin, size = at, len(result)
+        yield begin, len(self.results)

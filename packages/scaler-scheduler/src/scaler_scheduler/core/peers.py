@@ -16,7 +16,7 @@ from scaler_io.links.events import PeerJoined, PeerLost
 from scaler_io.links.streams import Frames, message_of
 from scaler_protocol.capacity import ListProcesses, ListWorkers, ProcessList
 from scaler_protocol.errors import ProtocolError
-from scaler_protocol.handshake import Hello, Refused, Role, ServiceKind, Welcome
+from scaler_protocol.handshake import RESULT_CREDIT, Hello, Refused, Role, ServiceKind, Welcome
 from scaler_protocol.messages import Run
 from scaler_protocol.monitoring import EventKind
 from scaler_protocol.operations import Resized
@@ -198,7 +198,12 @@ class Peers:
             session = known
         else:
             session = self._state.sessions[hello.session] = SessionRecord(
-                hello.session, peer, runtime=runtime_of(hello), name=hello.name, host=hello.host
+                hello.session,
+                peer,
+                runtime=runtime_of(hello),
+                name=hello.name,
+                host=hello.host,
+                result_credit=min(hello.result_credit, RESULT_CREDIT),
             )
             if self._state.recorder is not None:
                 self._state.recorder.session(session)

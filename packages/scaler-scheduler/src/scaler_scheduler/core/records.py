@@ -98,6 +98,10 @@ class SessionRecord:
     """Bytes of the calls outside of graphs that have not ended, or more: see `scaler_scheduler.core.call_budgets`."""
     task_bytes: int = 0
     """Bytes of all its tasks, or more."""
+    result_credit: int = 0
+    """Bytes of long results that may be on their way to its client, or held by it: see `LongResults`."""
+    result_bytes: int = 0
+    """How many of these are granted, under way or held."""
     counted_at: float = -1.0
     """When these were counted last because of a budget."""
     watched: bool = False
@@ -472,6 +476,8 @@ class FunctionRecord(_Referable):
     runs: int = 0
     """Runs that ended, and how long all of them took."""
     run_seconds: float = 0.0
+    result_size: int = 0
+    """The greatest class of its results that were in object storage, of those of `scaler_protocol.result_sizes`."""
     asking: set[bytes] = field(default_factory=set)
     """Identities of agents that wait for the bytes."""
     sessions: set[int] = field(default_factory=set)

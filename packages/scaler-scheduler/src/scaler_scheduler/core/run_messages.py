@@ -19,7 +19,9 @@ _RUN_TASKS = 4096
 """Most tasks in one Run message."""
 
 
-def run_message(agent: AgentRecord, tasks: Sequence[TaskRecord], ids: Sequence[int]) -> Run:
+def run_message(
+    agent: AgentRecord, tasks: Sequence[TaskRecord], ids: Sequence[int], result_sizes: Sequence[int] = ()
+) -> Run:
     """The Run of tasks with consecutive runs and these ids, with the functions that the agent may not have."""
     groups: dict[GroupRecord, int] = {}
     for task in tasks:
@@ -39,6 +41,7 @@ def run_message(agent: AgentRecord, tasks: Sequence[TaskRecord], ids: Sequence[i
         ids,
         Payloads([task.call for task in tasks]),
         task_groups=[groups[task.group] for task in tasks] if len(groups) > 1 else (),
+        result_sizes=result_sizes,
         **columns,
     )
 

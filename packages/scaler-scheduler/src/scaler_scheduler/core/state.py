@@ -26,6 +26,7 @@ from scaler_scheduler.core.event_log import EventLog
 from scaler_scheduler.core.exclusive import ExclusiveTasks
 from scaler_scheduler.core.functions import FunctionStore
 from scaler_scheduler.core.locality import Locality
+from scaler_scheduler.core.long_results import LongResults
 from scaler_scheduler.core.pinned import PinnedTasks
 from scaler_scheduler.core.queue import TaskQueue
 from scaler_scheduler.core.records import (
@@ -80,6 +81,7 @@ class SchedulerState:
         self.event_log = EventLog(measured=config.measured)
         self.waiting = TaskQueue(self.event_log)
         self.locality = Locality()
+        self.long_results = LongResults()
         self.suspects = Suspects()
         self.exclusive = ExclusiveTasks()
         self.pinned = PinnedTasks()
@@ -263,6 +265,7 @@ class SchedulerState:
         """The task's run has ended or was returned: remove it from its agent, which has room again."""
         agent = task.agent
         if agent is not None and agent.runs.pop(task.run, None) is not None:
+            self.long_results.over((task.run,))
             agent.load = max(0.0, agent.load - task.cost) if agent.runs else 0.0
             agent.blocked.discard(task.run)
             self.with_room[agent] = None

@@ -45,6 +45,9 @@ WITH_INPUTS: Final = 2
 """Flag: results of other tasks follow the call."""
 FOLLOWS: Final = 4
 """Flag: one of these is the result of the previous run in the datagram."""
+CALL_FLAGS: Final = STORED | WITH_INPUTS | FOLLOWS
+RESULT_SHIFT: Final = 4
+"""Above these bits flags have the class (`scaler_protocol.result_sizes`) of results that the reply may contain."""
 
 # The fields are large enough for all values that a client or scheduler can send, and for counters over years.
 _TASKS_HEAD: Final = struct.Struct("=B3xIQ")

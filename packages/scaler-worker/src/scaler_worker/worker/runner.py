@@ -32,7 +32,9 @@ from scaler_protocol.errors import DeserializeError, InitializerError, ScalerErr
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.outputs import StreamOutput
 from scaler_protocol.profiles import LONGEST_TRANSFER_US
+from scaler_protocol.result_sizes import limit_of
 from scaler_worker.ipc.frames import (
+    CALL_FLAGS,
     DEFINE,
     FOLLOWS,
     FUNCTION_MISSING,
@@ -41,6 +43,7 @@ from scaler_worker.ipc.frames import (
     READY,
     REPLY,
     RESULT,
+    RESULT_SHIFT,
     RETIRED,
     RETURNED,
     SAMPLES,
@@ -259,7 +262,8 @@ class Runner:
                 self._decline(FUNCTION_MISSING, run)
                 continue
             self._run, self._task, self._attempt, self._handle = run, task, attempt, handle
-            result = self._run_flagged(invoker, datagram[at:end], flag) if flag else invoker(datagram[at:end])
+            call = datagram[at:end]
+            result = self._run_flagged(invoker, call, flag) if flag & CALL_FLAGS else invoker(call)
             if result is None:
                 self._decline(INPUT_MISSING, run)
                 continue
@@ -267,7 +271,7 @@ class Runner:
                 output.finish()
             kind, reply, (status, payload) = RESULT, None, result
             if status or len(payload) > INLINE_LIMIT or changes():
-                kind, status, payload, reply = self._finish_run(status, payload)
+                kind, status, payload, reply = self._finish_run(status, payload, limit_of(flag >> RESULT_SHIFT))
             # A later run of this datagram may take the result as its input; a stored result is a short reference here.
             small = not status and len(payload) <= INLINE_LIMIT
             self._previous = {task: (kind == STORED_RESULT, bytes(payload))} if small else {}
@@ -289,8 +293,8 @@ class Runner:
             write(pack(kind, status, len(payload), run, *profile) + bytes(payload))
             self._last = run
 
-    def _finish_run(self, status: int, payload: Payload) -> tuple[int, int, Payload, PendingReply | None]:
-        """As `_store_result`, but look for damage first if the run failed or may have changed process state.
+    def _finish_run(self, status: int, payload: Payload, limit: int) -> tuple[int, int, Payload, PendingReply | None]:
+        """As `_store_result` beyond `limit`, but look for damage first if the run failed or may have changed things.
 
         A damaged process runs nothing more. Raises RetiredError if this run failed and an earlier run may have done the
         damage, so that this one is retried elsewhere.
@@ -300,7 +304,7 @@ class Runner:
                 self._retire(damage)
             self._damage = damage
             self._cells[REVOKED] = EVERYTHING
-        if len(payload) > INLINE_LIMIT:
+        if len(payload) > limit:
             return self._store_result(status, payload)
         return RESULT, status, payload, None
 

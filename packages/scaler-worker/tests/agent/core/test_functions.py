@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 
 import pytest
 
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.ids import function_id, named_function_id
 from scaler_protocol.limits import KEPT_FUNCTIONS
-from scaler_protocol.messages import Functions, Group
+from scaler_protocol.messages import Functions, Group, Run
 from scaler_protocol.payloads import Payloads
 from scaler_worker.agent.core import functions
 from scaler_worker.agent.core.functions import FunctionTable
 from scaler_worker.agent.core.generations import Generations
-from scaler_worker.agent.core.records import Entry, FunctionKind, WorkerRecord
-from scaler_worker.ipc.frames import FUNCTIONS_LIMIT
+from scaler_worker.agent.core.records import FLAGS, Entry, FunctionKind, WorkerRecord
+from scaler_worker.ipc.frames import FUNCTIONS_LIMIT, RESULT_SHIFT, STORED
 
 
 def body(number: int) -> bytes:
@@ -51,6 +52,14 @@ def test_tables_are_flat_over_any_number_of_distinct_functions() -> None:
     assert alive(FunctionKind) <= 2 * functions.GROUPS_LIMIT + FUNCTIONS_LIMIT + 2
     first, last = (table.groups([Group(identity(at))])[0].kind for at in (0, 4 * functions.FUNCTIONS_LIMIT - 1))
     assert table.missing(first) == [identity(0)] and not table.missing(last)
+
+
+def test_what_is_granted_for_results_is_in_the_flags_of_runs() -> None:
+    table = FunctionTable(0.0)
+    calls = Payloads([b"call"] * 3)
+    run = Run(7, [Group(b"f")], [1, 2, 3], calls, stored=(1,), result_sizes=(0, 2, 4))
+    assert [entry[FLAGS] for entry in table.entries(run)] == [0, STORED | 2 << RESULT_SHIFT, 4 << RESULT_SHIFT]
+    assert [entry[FLAGS] for entry in table.entries(replace(run, stored=(), result_sizes=()))] == [0, 0, 0]
 
 
 def test_what_one_message_brings_is_never_too_much(monkeypatch: pytest.MonkeyPatch) -> None:

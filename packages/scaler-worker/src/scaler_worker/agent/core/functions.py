@@ -12,7 +12,7 @@ from scaler_protocol.ids import function_fault
 from scaler_protocol.messages import Functions, Group, Run
 from scaler_worker.agent.core.generations import Generations
 from scaler_worker.agent.core.records import GROUP, RUN, Entry, FunctionKind, TaskGroup
-from scaler_worker.ipc.frames import PLAIN, Definition
+from scaler_worker.ipc.frames import PLAIN, RESULT_SHIFT, Definition
 from scaler_worker.ipc.inputs import with_inputs
 
 BODIES_LIMIT = 256 * 1024 * 1024
@@ -66,6 +66,8 @@ class FunctionTable:
         flags: Iterable[int] = repeat(PLAIN)
         if message.stored or message.needs:
             calls, flags = with_inputs(message)
+        if message.result_sizes:
+            flags = [flag | size << RESULT_SHIFT for flag, size in zip(flags, message.result_sizes, strict=False)]
         return list(
             zip(
                 range(message.first_run, message.first_run + len(message.tasks)),
