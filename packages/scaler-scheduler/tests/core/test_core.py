@@ -271,9 +271,9 @@ def test_sessions_share_the_time_of_workers(driver: SchedulerDriver) -> None:
     """Although both call the same function, whose mean says nothing about the tasks of either."""
     slow, fast = driver.client(b"a"), driver.client(b"b")
     agent, seconds, worked = driver.agent(workers=1), {}, {1.0: 0.0, 0.01: 0.0}
-    seconds.update(dict.fromkeys(driver.submit(slow, 100), 1.0))
-    seconds.update(dict.fromkeys(driver.submit(fast, 5000), 0.01))
-    while sum(worked.values()) < 40:
+    seconds.update(dict.fromkeys(driver.submit(slow, 20), 1.0))
+    seconds.update(dict.fromkeys(driver.submit(fast, 1500), 0.01))
+    while sum(worked.values()) < 20:
         for task, run in driver.runs(agent).items():
             driver.done(agent, {task: run}, seconds=seconds[task])
             worked[seconds[task]] += seconds[task]
@@ -300,7 +300,7 @@ def test_the_wait_of_parents_for_their_children_is_no_time_of_workers(driver: Sc
     waiting: dict[int, tuple[int, int]] = {}
     """By child: its parent, and the parent's run."""
     started = set(driver.submit(families, 300))
-    driver.submit(plain, 2000, session=2)
+    driver.submit(plain, 600, session=2)
     while sum(ran.values()) < 600:
         for task, run in driver.runs(agent).items():
             if task in started:

@@ -14,6 +14,7 @@ from scaler_protocol.messages import Cancel, Group, Release, Returned, Run, Subm
 from scaler_protocol.objects import Reference
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.result_sizes import class_of, limit_of
+from scaler_scheduler.core import long_results
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
@@ -126,6 +127,22 @@ def test_a_client_that_names_no_credit_and_one_whose_session_goes_on_are_granted
     (session,) = [each.number for each in driver.core.state.sessions.values() if each.named is not None]
     driver.submit(named, session=session)
     assert given(driver, agent)[1] == [0]
+
+
+def test_all_clients_together_are_granted_so_much(driver: SchedulerDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_results, "MOST_BYTES", 3 * GRANT)
+    first, agent = driver.client(result_credit=CREDIT), driver.agent(workers=8)
+    learn(driver, first, agent)
+    driver.submit(first, 2)
+    runs, classes = given(driver, agent)
+    assert classes == [2, 2]
+    driver.done(agent, runs, result=LONG)
+    second = driver.client(b"second", result_credit=CREDIT)
+    driver.submit(second, 2)
+    assert given(driver, agent)[1] == [2, 0]
+    driver.feed(first, PeerLost("left"))
+    driver.submit(second, 3)
+    assert given(driver, agent)[1] == [2, 2, 0], "who is gone holds nothing"
 
 
 def test_results_for_other_tasks_are_not_granted(driver: SchedulerDriver) -> None:

@@ -563,7 +563,7 @@ class SchedulerCore:
         for session in self.state.ended_sessions:
             assert all(task.state in (WAITING, HELD, DONE) for task in session.tasks.values())
             unfinished += sum(task.state != DONE for task in session.tasks.values())
-        self.state.long_results.check(self.state.agents.values())
+        self.state.long_results.check(self.state.agents.values(), self.state.sessions.values())
         assert waiting == self.state.waiting.count, (waiting, self.state.waiting.count)
         assert unfinished == self.state.event_log.unfinished, (unfinished, self.state.event_log.unfinished)
         at_agents = [task for agent in self.state.agents.values() for task in agent.runs.values()]

@@ -5,7 +5,7 @@ the client, which holds it until it is read, keep such results in memory that ha
 credit in its Hello. A run is *granted* a size if its function has returned results above the limit, and if what is
 granted, under way and held fits into the credit; its worker puts every larger result into object storage. A grant ends
 with its run; from then on the result counts until the client says that it has let go of it. So a client that reads
-nothing is sent its credit, and references after that.
+nothing is sent its credit, and references after that. All clients together have MOST_BYTES.
 
 Without a credit nothing is granted: sessions that outlive their clients, nested ones, and clients that do not know of
 it. With a journal nothing is, because the bytes would be written to its disk, and to relays nothing is, because they
@@ -15,11 +15,15 @@ make runs of their own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
-from scaler_protocol.handshake import INLINE_LIMIT
+from scaler_protocol.handshake import INLINE_LIMIT, RESULT_CREDIT
 from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_protocol.result_sizes import LARGEST_CLASS, class_of, limit_of
 from scaler_scheduler.core.records import AgentRecord, FunctionRecord, SessionRecord, TaskRecord
+
+MOST_BYTES: Final = 16 * RESULT_CREDIT
+"""So much is granted, under way and held of all clients."""
 
 
 class LongResults:
@@ -28,6 +32,7 @@ class LongResults:
     def __init__(self) -> None:
         self._granted: dict[int, tuple[SessionRecord, int]] = {}
         """By run."""
+        self._bytes = 0
         self._expected = False
         """Whether any function has returned such a result."""
 
@@ -49,9 +54,9 @@ class LongResults:
         if not size_class or task.extra is not None:  # other tasks may need its result, or it has failed before
             return 0
         size = limit_of(size_class)
-        if session.result_bytes + size > session.result_credit:
+        if session.result_bytes + size > session.result_credit or self._bytes + size > MOST_BYTES:
             return 0
-        session.result_bytes += size
+        self._count(session, size)
         self._granted[task.run] = session, size
         return size_class
 
@@ -63,19 +68,26 @@ class LongResults:
                     session, size = granted
                     self.freed(session, size)
 
-    @staticmethod
-    def sent(session: SessionRecord, sizes: Sequence[int]) -> None:
+    def sent(self, session: SessionRecord, sizes: Sequence[int]) -> None:
         """Results of these sizes are on their way to the client of a session."""
         if max(sizes, default=0) > INLINE_LIMIT:
-            session.result_bytes += sum(size for size in sizes if size > INLINE_LIMIT)
+            self._count(session, sum(size for size in sizes if size > INLINE_LIMIT))
 
-    @staticmethod
-    def freed(session: SessionRecord, size: int) -> None:
+    def freed(self, session: SessionRecord, size: int) -> None:
         """So many bytes are not on their way, or held, any more. What a client says may be wrong."""
-        session.result_bytes = max(0, session.result_bytes - size)
+        self._count(session, -min(size, session.result_bytes))
 
-    def check(self, agents: Iterable[AgentRecord]) -> None:
-        """Assert that only runs of agents have grants."""
+    def session_over(self, session: SessionRecord) -> None:
+        """Nothing is on its way to the client any more."""
+        self.freed(session, session.result_bytes)
+
+    def _count(self, session: SessionRecord, size: int) -> None:
+        session.result_bytes += size
+        self._bytes += size
+
+    def check(self, agents: Iterable[AgentRecord], sessions: Iterable[SessionRecord]) -> None:
+        """Assert that only runs of agents have grants, and only sessions bytes."""
+        assert self._bytes == sum(session.result_bytes for session in sessions)
         if left := set(self._granted):
             for agent in agents:
                 left -= agent.runs.keys()

@@ -38,6 +38,7 @@ class SessionEnds:
         if state.recorder is not None and not session.nested:
             state.recorder.session_over(session.number)
         self._recovery.session_over(session)
+        state.long_results.session_over(session)
         state.waiting.drop_session(session)
         session.end()
         state.ended_sessions.append(session)
