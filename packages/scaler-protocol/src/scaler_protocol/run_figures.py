@@ -7,6 +7,7 @@ goes on from there, so that what it says of slow hosts and of leaks does not dep
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import field
 from typing import Any, Final
@@ -17,6 +18,8 @@ from scaler_protocol.profiles import Profile
 RECENT_RUNS: Final = 50
 ENTRIES: Final = 20_000
 """Most functions on hosts, and most functions in worker processes, that are known."""
+NOTED: Final = 4000
+"""Most runs that are noted and not yet counted."""
 SENT: Final = 10_000
 """Most of each that a monitor is sent: the last ones."""
 
@@ -76,6 +79,7 @@ class RunFigures:
     """By function, agent and worker process."""
     _peaks: dict[tuple[int, int], int] = field(default_factory=dict)
     """The peak memory of each worker process, by agent."""
+    _noted: deque[tuple[str, str, int, Profile, bool]] = field(default_factory=lambda: deque(maxlen=NOTED))
 
     def ran(self, function: str, host: str, agent: int, profile: Profile, *, failed: bool) -> None:
         """Count a run."""
@@ -96,8 +100,19 @@ class RunFigures:
         elif before is not None:
             growth.ran(before, max(before, peak))
 
+    def note(self, function: str, host: str, agent: int, profile: Profile, failed: bool) -> None:
+        """Keep a run, to be counted later: this costs an append. Of many ones the last NOTED are kept."""
+        self._noted.append((function, host, agent, profile, failed))
+
+    def count_noted(self) -> None:
+        """Count the runs that were noted."""
+        for function, host, agent, profile, failed in self._noted:
+            self.ran(function, host, agent, profile, failed=failed)
+        self._noted.clear()
+
     def columns(self) -> dict[str, Any]:
         """The columns of a MonitorHistory: hosts, and the workers whose memory was raised again."""
+        self.count_noted()
         runs = list(self.runs.items())[-SENT:]
         growths = [(key, growth) for key, growth in self.growths.items() if growth.raised][-SENT:]
         return {

@@ -164,7 +164,7 @@ class Completion:
                 if not position:
                     failed = report.statuses[position] == Status.RAISED
                     runs = self._state.event_log.history.runs
-                    runs.ran(record.group.function.name, agent.host, agent.number, profile, failed=failed)
+                    runs.note(record.group.function.name, agent.host, agent.number, profile, failed)
                 seconds = min(longest, _worker_seconds(record, profile))
                 record.group.function.measured(seconds, min(step, len(records) - position))
                 # What was counted at its dispatch was an estimate. The sample stands for `step` runs.

@@ -251,6 +251,7 @@ class History:
     def take_figures(self, now: float, ended: int, unfinished: int, agents: Iterable[AgentRecord]) -> None:
         """Keep figures of this moment."""
         self.figures_at = now + FIGURE_SECONDS
+        self.runs.count_noted()
         assigned = running = rss = 0
         cpu = 0.0
         for agent in agents:
