@@ -34,6 +34,7 @@ from support.browsers import read
 from support.clusters import LocalCluster
 from support.fault_tasks import kill_itself
 from support.gates import SECONDS, Gate, wait_at
+from support.object_tasks import explode_big
 from support.own_keys import MONITOR, own
 from support.processes import PROGRAMS, Terminal, command_line, descendants, free_ports, listener_of, stopped
 from support.task_rows import live_rows
@@ -279,7 +280,7 @@ def test_why_an_idle_worker_died(listening: Listening) -> None:
 
 def test_tracebacks_objects_and_graphs_are_told_of(listening: Listening, user: Client) -> None:
     listening.wait_for(lambda model: model.storage is not None, SECONDS)
-    future, long = user.submit(explode, "no"), user.submit(explode, 100_000 * "x")
+    future, long = user.submit(explode, "no"), user.submit(explode_big, 500_000)
     assert future.exception() is not None and long.exception() is not None
     kept = user.send_object(bytes(300_000))
     assert user.get({"a": (max, 1, 2), "b": (max, "a", 3), "bad": (explode, "a")}, ["b"]) == {"b": 3}
