@@ -34,6 +34,7 @@ from support.browsers import read
 from support.clusters import LocalCluster
 from support.fault_tasks import kill_itself
 from support.gates import SECONDS, Gate, wait_at
+from support.object_tasks import explode_big
 from support.own_keys import MONITOR, own
 from support.processes import PROGRAMS, Terminal, command_line, descendants, free_ports, listener_of, stopped
 from support.task_rows import live_rows
@@ -279,13 +280,13 @@ def test_why_an_idle_worker_died(listening: Listening) -> None:
 
 def test_tracebacks_objects_and_graphs_are_told_of(listening: Listening, user: Client) -> None:
     listening.wait_for(lambda model: model.storage is not None, SECONDS)
-    future = user.submit(explode, "no")
-    assert future.exception() is not None
+    future, long = user.submit(explode, "no"), user.submit(explode_big, 500_000)
+    assert future.exception() is not None and long.exception() is not None
     kept = user.send_object(bytes(300_000))
     assert user.get({"a": (max, 1, 2), "b": (max, "a", 3), "bad": (explode, "a")}, ["b"]) == {"b": 3}
     listening.wait_for(
         lambda model: (
-            future.task_id in model.faults
+            {future.task_id, long.task_id} <= model.failures.keys()
             and model.storage is not None
             and model.storage.objects > 0
             and model.status is not None
@@ -295,8 +296,11 @@ def test_tracebacks_objects_and_graphs_are_told_of(listening: Listening, user: C
     )
     model = listening.model
     assert model.faults[future.task_id].startswith("Traceback") and "in explode" in model.faults[future.task_id]
+    told = model.failures[long.task_id]
+    assert model.failures[future.task_id].exception == told.exception == "ValueError"
+    assert told.headline.startswith("ValueError: xxxxx") and len(told.text) < 4096
     assert model.storage is not None and model.status is not None
-    assert list(model.storage.biggest_sizes) == [kept.size]
+    assert kept.size in model.storage.biggest_sizes
     assert (model.status.graph_nodes, model.status.graph_succeeded, model.status.graph_failed) == ((2,), (2,), (0,))
 
 

@@ -14,6 +14,7 @@ from scaler_protocol.handshake import Role, ServiceKind
 from scaler_protocol.ids import WORKER_ID_BYTES
 from scaler_protocol.messages import MESSAGE_GROUPS, MESSAGE_IDS, MESSAGE_NEEDS
 from scaler_protocol.monitoring import PACKED_BATCH, PACKED_EDGE, PACKED_ID, EventKind
+from scaler_protocol.outputs import TRACEBACK
 from scaler_protocol.profiles import PROFILE
 from scaler_protocol.ranges import (
     Acyclic,
@@ -204,7 +205,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "taken_values": Column(QUANTITY, MESSAGE_IDS),
     },
     "Inputs": {"tasks": _MESSAGE_IDS, "statuses": _STATUSES},
-    "Output": {"tasks": _MESSAGE_IDS, "streams": Column(Whole(1, 4), ENTRIES)},
+    "Output": {"tasks": _MESSAGE_IDS, "streams": Column(Whole(1, TRACEBACK), ENTRIES)},
     "AgentStatus": {
         "cpu": Real(0.0, 1e9),
         "load": Real(0.0, 1e9),
@@ -212,6 +213,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "states": _STATES,
         "cpus": Column(Real(0.0, 1e9), ENTRIES),
         "deaths": Column(DEATH, DEATHS),
+        "death_hosts": Column(NAME, DEATHS),
     },
     "Resized": {"workers": WORKERS},
     "DumpPart": {"data": Bytes(0, 2**20)},
@@ -311,6 +313,9 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "event_levels": _LEVELS,
         "event_kinds": _KINDS,
         "event_subjects": _NAMES,
+        "run_functions": _NAMES,
+        "run_hosts": _NAMES,
+        "growth_functions": _NAMES,
     },
 }
 

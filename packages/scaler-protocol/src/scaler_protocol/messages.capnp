@@ -172,6 +172,7 @@ struct AgentStatus {
   load @13 :Float64;
   diskFree @14 :UInt64;
   sharedFree @15 :UInt64;
+  deathHosts @16 :List(Text);
 }
 struct Drain { agent @0 :UInt64; pid @1 :UInt32; }
 struct Resized { workers @0 :UInt32; }
@@ -484,6 +485,19 @@ struct MonitorHistory {
   printedTasks @26 :List(UInt64);
   printedAttempts @27 :List(UInt32);
   printed @28 :List(Text);
+  runFunctions @29 :List(Text);
+  runHosts @30 :List(Text);
+  runCounts @31 :List(UInt64);
+  runSeconds @32 :List(Float64);
+  runSquares @33 :List(Float64);
+  runFailures @34 :List(Float64);
+  growthFunctions @35 :List(Text);
+  growthAgents @36 :List(UInt64);
+  growthPids @37 :List(UInt32);
+  growthPeaks @38 :List(UInt64);
+  growthRuns @39 :List(UInt64);
+  growthRaised @40 :List(UInt64);
+  growthSizes @41 :List(UInt64);
 }
 struct NeedStorageStatus {}
 struct StorageStatus {

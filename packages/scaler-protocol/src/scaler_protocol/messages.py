@@ -339,11 +339,12 @@ class AgentStatus:
     """Statistics of the agent's process (`cpu`, `rss`), of its host (`free`, `load`, …), and in columns of its workers.
 
     CPU is in cores, memory and what is free of disk and shared memory in bytes, `load` the mean of the last minute.
-    `deaths` has a sentence for each worker that ended unexpectedly.
+    `deaths` has a sentence for each worker that ended unexpectedly, `death_hosts` its host if the agent is a relay.
     `lone_task_bytes` is the memory that a task alone on the host may use; 0 is no limit.
     """
 
-    COLUMNS: ClassVar = (("names", "pids", "states", "runs", "cpus", "rsses", "queues"),)
+    COLUMNS: ClassVar = (("names", "pids", "states", "runs", "cpus", "rsses", "queues"), ("deaths", "death_hosts"))
+    OPTIONAL: ClassVar = frozenset({"death_hosts"})
 
     cpu: float = 0.0
     rss: int = 0
@@ -361,6 +362,7 @@ class AgentStatus:
     load: float = 0.0
     disk_free: int = 0
     shared_free: int = 0
+    death_hosts: Texts = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,9 +280,9 @@ class TaskEvents:
 class MonitorHistory:
     """What the scheduler remembers for monitors that subscribe late; times are seconds since 1970.
 
-    The last failures with their errors, the last events of each kind, what tasks printed last, and figures of the last
-    ten minutes. Failures and
-    events have the numbers that they had as texts of TaskEvents. `failure_profiles` holds one packed profile for each.
+    The last failures with their errors, the last events of each kind, what tasks printed last, figures of the last ten
+    minutes, and RunFigures. Failures and events have the numbers that they had as texts of TaskEvents.
+    `failure_profiles` holds one packed profile for each.
     """
 
     COLUMNS: ClassVar = (
@@ -298,6 +298,11 @@ class MonitorHistory:
             "figure_rsses",
         ),
         ("printed_numbers", "printed_tasks", "printed_attempts", "printed"),
+        ("run_functions", "run_hosts", "run_counts", "run_seconds", "run_squares", "run_failures"),
+        (
+            "growth_functions", "growth_agents", "growth_pids", "growth_peaks", "growth_runs", "growth_raised",
+            "growth_sizes",
+        ),
     )  # fmt: skip
 
     failure_numbers: Sequence[int] = ()
@@ -329,6 +334,19 @@ class MonitorHistory:
     printed_tasks: Sequence[int] = ()
     printed_attempts: Sequence[int] = ()
     printed: Sequence[str] = ()
+    run_functions: Sequence[str] = ()
+    run_hosts: Sequence[str] = ()
+    run_counts: Sequence[int] = ()
+    run_seconds: Sequence[float] = ()
+    run_squares: Sequence[float] = ()
+    run_failures: Sequence[float] = ()
+    growth_functions: Sequence[str] = ()
+    growth_agents: Sequence[int] = ()
+    growth_pids: Sequence[int] = ()
+    growth_peaks: Sequence[int] = ()
+    growth_runs: Sequence[int] = ()
+    growth_raised: Sequence[int] = ()
+    growth_sizes: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

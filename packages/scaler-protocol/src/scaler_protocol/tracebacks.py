@@ -7,6 +7,10 @@ opcodes that build the pair. If the text is long (64 KiB), these opcodes have a 
 from __future__ import annotations
 
 from pickle import BINUNICODE, FRAME, MEMOIZE, SHORT_BINUNICODE, STOP, TUPLE2
+from typing import Final
+
+from scaler_protocol.limits import shortened
+from scaler_protocol.ranges import Text
 
 LONGEST = 2**20
 """Bytes of the longest text that is found."""
@@ -14,6 +18,7 @@ _AFTER = STOP + TUPLE2 + MEMOIZE
 _HEADS = ("Traceback (most recent call last):", "  + Exception Group Traceback (most recent call last):")
 _IN_GROUP = "  | "
 _LOOKED_AT = 2**16
+_HEADLINE: Final = Text(1000)
 _CHAINED = ("another exception occurred:", "direct cause of the following exception:")
 
 
@@ -25,6 +30,13 @@ def traceback_text(payload: bytes) -> str:
         end -= len(frame)
     begin = _begin_of_long(payload, end) or _begin_of_short(payload, end)
     return payload[begin:end].decode("utf-8", "replace") if begin else ""
+
+
+def excerpt(text: str, most: int) -> str:
+    """A traceback of at most so many characters, or the headline and the end of a longer one."""
+    if len(text) <= most:
+        return text
+    return f"{shortened(headline(text), _HEADLINE)}\nTraceback, its end:\n{text[-most:]}"
 
 
 def _begin_of_long(payload: bytes, end: int) -> int:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
+
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.ids import first_task, function_id
 from scaler_protocol.limits import OUTPUT_BYTES
-from scaler_protocol.messages import AgentStatus, Group, Output, Submit
+from scaler_protocol.messages import AgentStatus, Done, Group, Output, Status, Submit
 from scaler_protocol.monitoring import MonitorHistory, TaskEvents
-from scaler_protocol.outputs import KEPT
+from scaler_protocol.outputs import KEPT, TRACEBACK
 from scaler_protocol.payloads import Payloads
-from scaler_scheduler.core.history import FIGURE_SECONDS, PRINTED_BYTES, SharedRing
+from scaler_protocol.profiles import NO_PROFILE, Profile
+from scaler_scheduler.core.history import EXCERPTS, FIGURE_SECONDS, PRINTED_BYTES, SharedRing
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
@@ -127,3 +130,50 @@ def test_output_is_bounded_by_run_and_in_all(make_driver: type[SchedulerDriver])
     assert max(Counter(task for task, _, _ in kept).values()) * 4000 <= OUTPUT_BYTES + 4096
     assert len(history.printed_bytes) == len(tasks)
     assert len(told(decoded(history.message(0.0)))) == len(kept)
+
+
+def test_the_type_of_an_exception_that_is_stored_is_known(make_driver: type[SchedulerDriver]) -> None:
+    driver = make_driver()
+    history = driver.core.state.event_log.history
+    client, agent = driver.client(), driver.agent(workers=2)
+    said, other = driver.submit(client, count=2)
+    runs = driver.runs(agent)
+    printing(driver, agent, {said: [b"ValueError: a\nTraceback, its end:\nz"]}, stream=TRACEBACK)
+    for task in (said, other):
+        done = Done([task], [Status.RAISED], Payloads([b"r" * 24]), [runs[task]], [0], NO_PROFILE, "w")
+        driver.feed(agent, done)
+    assert [failure.read() for failure in history.failures] == [
+        "ValueError: a\nTraceback, its end:\nz",
+        "the error is too long for monitors: the client has it",
+    ]
+    for task in range(2 * EXCERPTS):
+        history.add_excerpt(task, b"x" * 10_000)
+    assert len(history.excerpts) == EXCERPTS and max(map(len, history.excerpts.values())) <= 4096
+
+
+def test_what_runs_say_about_hosts_and_workers_is_told_to_who_comes_late(make_driver: type[SchedulerDriver]) -> None:
+    driver = make_driver()
+    client, agent = driver.client(), driver.agent()
+    for number in range(6):
+        driver.submit(client)
+        [(task, run)] = driver.runs(agent).items()
+        status = Status.RAISED if number == 5 else Status.VALUE
+        profile = Profile(2_000_000, 1, 100 + 10 * number, 7, 0, 1).packed()
+        driver.feed(agent, Done([task], [status], Payloads([b"r"]), runs=[run], profiles=profile, agent="w"))
+    told = driver.core.history(0.0)
+    assert (told.run_functions, told.run_hosts) == (["module:function"], ["agent"])
+    assert (told.run_counts, told.run_seconds) == ([6], [2.0])
+    assert told.run_failures[0] == pytest.approx(1 / 6)
+    assert (told.growth_functions, told.growth_pids, told.growth_peaks) == (["module:function"], [7], [150])
+    assert (told.growth_runs, told.growth_raised, told.growth_sizes) == ([5], [5], [50])
+    written = decode([bytes(frame) for frame in encode(told)])
+    assert isinstance(written, MonitorHistory) and list(written.growth_sizes) == [50]
+
+
+def test_a_relay_alone_names_the_hosts_of_deaths(make_driver: type[SchedulerDriver]) -> None:
+    driver = make_driver()
+    for agent in (driver.agent(b"relay", relay=True), driver.agent(b"agent")):
+        driver.feed(agent, AgentStatus(deaths=["a: it was killed"], death_hosts=["there"]))
+    told = driver.core.history(0.0)
+    deaths = [subject for subject, text in zip(told.event_subjects, told.events, strict=True) if "killed" in text]
+    assert deaths == ["there", "agent"]

@@ -200,3 +200,11 @@ def test_a_cluster_that_is_shut_down_ends_its_relays_well(relay: Relay) -> None:
     effects = relay.hears(Shutdown())
     assert Send(agent, Shutdown()) in effects
     assert EndRelay("the scheduler shuts the cluster down", failed=False) in effects
+
+
+def test_deaths_of_workers_are_passed_on_once_with_their_hosts(relay: Relay) -> None:
+    below = relay.joins(b"a")
+    relay.says(below, AgentStatus(deaths=["Worker[1] was killed"], death_hosts=["another host"]))
+    status = relay.core.status()
+    assert (status.deaths, status.death_hosts) == (["a: Worker[1] was killed"], ["there"])
+    assert not relay.core.status().deaths

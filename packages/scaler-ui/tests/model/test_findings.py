@@ -188,6 +188,18 @@ def test_the_night_drill(publications: Publications, healthy: MonitorModel, kind
     assert first.text.startswith(expected) and first.severity == severity and not others
 
 
+@pytest.mark.parametrize("kind", ["sick host", "leaking function"])
+def test_who_comes_late_says_the_same_of_what_was_measured(
+    publications: Publications, healthy: MonitorModel, kind: str
+) -> None:
+    listened = MonitorModel()
+    listened.take(_healthy(publications), NOW)
+    for message in DRILL[kind][0](publications):
+        listened.take(message, NOW)
+    healthy.take(MonitorHistory(**listened.run_figures.columns()), NOW)
+    assert any(finding.text.startswith(DRILL[kind][2]) for finding in findings(healthy, NOW))
+
+
 def test_a_function_that_needs_more_at_times_leaks_nothing(publications: Publications, healthy: MonitorModel) -> None:
     sizes = [9, 3, 12, 1, 20, 2, 5, 4, 33, 7, 6, 8, 40, 11, 10, 50] * 4
     healthy.take(publications.groups((9, "f", 7, 0, "", "")), NOW)

@@ -85,7 +85,7 @@ class Completion:
         self._state.with_room[agent] = None
         agent.window = min(agent.window + len(records), agent.workers * agent.queue_size)
         agent.progressed = True
-        self._sample_durations(records, report, now)
+        self._sample_durations(agent, records, report, now)
         if self.speculation.groups:
             self.speculation.measured(records, report, now)
         owner = plain_owner(records, report)
@@ -150,7 +150,9 @@ class Completion:
             self._state.ended_intermediates.setdefault(session, []).append(record.id)
             self._release_later(now)
 
-    def _sample_durations(self, records: Sequence[TaskRecord | None], report: Done, now: float) -> None:
+    def _sample_durations(
+        self, agent: AgentRecord, records: Sequence[TaskRecord | None], report: Done, now: float
+    ) -> None:
         step = max(1, len(records) // _SAMPLES)
         for position in range(0, len(records), step):
             record = records[position]
@@ -158,7 +160,12 @@ class Completion:
                 # An agent may say anything; what it says counts for the share of the session and for other sessions'
                 # tasks of the function.
                 longest = self._state.dispatch_times.longest(report.runs[position], now)
-                seconds = min(longest, _worker_seconds(record, profile_at(report.profiles, position)))
+                profile = profile_at(report.profiles, position)
+                if not position:
+                    failed = report.statuses[position] == Status.RAISED
+                    runs = self._state.event_log.history.runs
+                    runs.note(record.group.function.name, agent.host, agent.number, profile, failed)
+                seconds = min(longest, _worker_seconds(record, profile))
                 record.group.function.measured(seconds, min(step, len(records) - position))
                 # What was counted at its dispatch was an estimate. The sample stands for `step` runs.
                 record.group.lane.session.account(step * (seconds - record.cost))

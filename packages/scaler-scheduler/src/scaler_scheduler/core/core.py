@@ -36,7 +36,7 @@ from scaler_protocol.handshake import Goodbye, Hello, Refused, Role, Welcome
 from scaler_protocol.ids import session_of
 from scaler_protocol.monitoring import EventKind, MonitorHistory, MonitorStatus, TaskEvents
 from scaler_protocol.operations import AskWhy, Drain, Dump, ProfilePart, Reasons, Resized, TakeProfile
-from scaler_protocol.outputs import KEPT
+from scaler_protocol.outputs import KEPT, TRACEBACK
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.sessions import ConfirmTasks, EndSession, LabelTask, ListTasks
 from scaler_protocol.storage import DeleteObjects
@@ -55,6 +55,7 @@ from scaler_scheduler.core.operators import Operators
 from scaler_scheduler.core.peers import Peers
 from scaler_scheduler.core.records import ASSIGNED, DONE, GONE, HELD, WAITING, AgentRecord, SessionRecord, TaskRecord
 from scaler_scheduler.core.recovery import Recovery
+from scaler_scheduler.core.reports import deaths_of
 from scaler_scheduler.core.restoration import Restoration
 from scaler_scheduler.core.session_ends import SessionEnds
 from scaler_scheduler.core.snapshot import ProcessStats, kept_status, monitor_status, workers_share
@@ -313,10 +314,9 @@ class SchedulerCore:
 
     def _status(self, peer: bytes, event: messages.AgentStatus, now: float) -> None:
         agent = self._agent(peer)
-        for death in event.deaths:
-            self.state.event_log.add_text(
-                logging.WARNING, EventKind.WORKER, f"{agent.name or agent.host}: {death}", subject=agent.host
-            )
+        for death, host in deaths_of(agent, event):
+            text = f"{agent.name or agent.host}: {death}"
+            self.state.event_log.add_text(logging.WARNING, EventKind.WORKER, text, subject=host)
         share = workers_share(len(self.state.agents))
         # Before its Reconcile the agent's runs are not known yet.
         runs = event.runs[:share] if agent.resuming else (run for run in event.runs if run in agent.runs)
@@ -499,7 +499,9 @@ class SchedulerCore:
             record = self.state.find(task)
             if record is None or record.agent is not agent:
                 continue
-            if event.streams[position] > KEPT:
+            if event.streams[position] == TRACEBACK:
+                self.state.event_log.history.add_excerpt(task, event.texts[position])
+            elif event.streams[position] > KEPT:
                 self.state.event_log.add_output(record, event.texts[position])
             else:
                 by_owner.setdefault(record.group.lane.session.peer, []).append(position)
@@ -567,7 +569,7 @@ class SchedulerCore:
         assert waiting == self.state.waiting.count, (waiting, self.state.waiting.count)
         assert unfinished == self.state.event_log.unfinished, (unfinished, self.state.event_log.unfinished)
         at_agents = [task for agent in self.state.agents.values() for task in agent.runs.values()]
-        assert sum(task.state == ASSIGNED for task in at_agents) == assigned
+        assert sum(task.state == ASSIGNED for task in at_agents) == assigned == self.state.count_assigned()
         assert all(task.state == HELD for task in (*self.state.suspects, *self.state.exclusive, *self.state.pinned))
         for agent in self.state.with_room:
             assert self.state.agents.get(agent.peer) is agent, f"agent {agent.name} is gone, and has no room"

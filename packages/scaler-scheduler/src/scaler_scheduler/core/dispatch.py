@@ -99,6 +99,7 @@ class Dispatch:
         """An agent is gone."""
         self._state.locality.left(agent)
         self._state.with_room.pop(agent, None)
+        self._state.with_other_runs.pop(agent, None)
         self._state.withdrawn.pop(agent, None)
         self._changed.pop(agent, None)
         self._overloaded.pop(agent, None)
@@ -416,6 +417,7 @@ class Dispatch:
             self._add_load(agent, [second])
             second.run = self._state.new_runs(1)
             agent.runs[second.run] = second
+            self._state.with_other_runs[agent] = None
             note_runs(agent, [second])
             agent.progressed = True
             self._state.with_room[agent] = None

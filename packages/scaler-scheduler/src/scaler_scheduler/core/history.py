@@ -18,7 +18,8 @@ from scaler_protocol.limits import NAME, OUTPUT_BYTES, shortened
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import MonitorHistory
 from scaler_protocol.ranges import Text
-from scaler_protocol.tracebacks import headline, traceback_text
+from scaler_protocol.run_figures import RunFigures
+from scaler_protocol.tracebacks import excerpt, traceback_text
 from scaler_scheduler.core.records import AgentRecord, Outcome, TaskRecord
 
 E = TypeVar("E")
@@ -40,6 +41,9 @@ TRACEBACK_LIMIT: Final = 4000
 """Characters sent of a traceback, from its end."""
 _RSS_MOST: Final = 2**64 - 1
 """What the column of a message can hold: agents report what they like."""
+EXCERPTS: Final = 100
+"""Excerpts of tracebacks that are kept until the outcomes come, which is in the same turn or the next one."""
+_UNKNOWN: Final = "the error is too long for monitors: the client has it"
 _ENTRY_BYTES: Final = 200
 """About what an entry takes without its text."""
 
@@ -141,10 +145,7 @@ class Failure:
 def _error_text(status: int, payload: bytes) -> str:
     if status == Status.FAILED:
         return shortened(str(restore(payload)), TEXT)
-    text = traceback_text(payload)
-    if len(text) > TRACEBACK_LIMIT:
-        return f"{shortened(headline(text), TEXT)}\nTraceback, its end:\n{text[-TRACEBACK_LIMIT:]}"
-    return text
+    return excerpt(traceback_text(payload), TRACEBACK_LIMIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +203,11 @@ class History:
     printed: SharedRing[PrintedText] = field(default_factory=lambda: SharedRing(PRINTED, PRINTED_BYTES))
     printed_bytes: dict[tuple[int, int], int] = field(default_factory=dict)
     """By task and attempt, of those that printed last."""
+    excerpts: dict[int, str] = field(default_factory=dict)
+    """Of tracebacks, by task, until the outcomes come."""
     figures: deque[PastFigures] = field(default_factory=lambda: deque(maxlen=FIGURES))
+    runs: RunFigures = field(default_factory=RunFigures)
+    """About hosts and workers."""
     figures_at: float = 0.0
     """When the next figures are to be taken."""
 
@@ -213,15 +218,22 @@ class History:
     def add_failure(self, number: int, task: TaskRecord, outcome: Outcome, profile: bytes, now: float) -> Failure:
         """Keep a failure; those of the sessions of a key have an equal share together, in it those of a function."""
         status, payload, stored = outcome
+        excerpt_of_stored = self.excerpts.pop(task.id, "")
         root, agent = task.group.lane.session, task.agent
         failure = Failure(
             number, now, task.id, task.group.function.name, task.group.session.number, root.name,
             agent.number if agent else 0, (agent.name or agent.host) if agent else "", status, profile,
-            b"" if stored else payload, "the error is too long for monitors: the client has it" if stored else "",
+            b"" if stored else payload, (excerpt_of_stored or _UNKNOWN) if stored else "",
         )  # fmt: skip
-        size = _ENTRY_BYTES + len(payload) + len(failure.function)
+        size = _ENTRY_BYTES + len(failure.payload) + len(failure.text) + len(failure.function)
         self.failures.add(root.share, failure, size, kind=(failure.function, status))
         return failure
+
+    def add_excerpt(self, task: int, text: bytes) -> None:
+        """A failure of this task follows whose error is stored; this is an excerpt of its traceback."""
+        self.excerpts[task] = shortened(text.decode("utf-8", "replace"), PRINTED_TEXT)
+        if len(self.excerpts) > EXCERPTS:
+            del self.excerpts[next(iter(self.excerpts))]
 
     def add_printed(self, number: int, task: TaskRecord, text: bytes) -> PrintedText | None:
         """Keep what a task has printed; those of the sessions of a key have an equal share together. None: too much."""
@@ -239,6 +251,7 @@ class History:
     def take_figures(self, now: float, ended: int, unfinished: int, agents: Iterable[AgentRecord]) -> None:
         """Keep figures of this moment."""
         self.figures_at = now + FIGURE_SECONDS
+        self.runs.count_noted()
         assigned = running = rss = 0
         cpu = 0.0
         for agent in agents:
@@ -271,6 +284,7 @@ class History:
             event_subjects=[event.subject for event in events],
             events=[event.text for event in events],
             **printed_columns(list(self.printed)),
+            **self.runs.columns(),
             figure_times=[since + each.time for each in figures],
             figure_ended=[each.ended for each in figures],
             figure_waiting=[each.waiting for each in figures],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import field
 
 from scaler_protocol.lazy_dataclass import dataclass
@@ -34,10 +34,16 @@ class LaneAges:
         else:
             batches.append((now, self._added))
 
-    def first(self, count: int, size: int) -> Iterator[tuple[float, int]]:
+    def first(self, count: int, size: int) -> Iterable[tuple[float, int]]:
         """When the first `count` of the `size` tasks that the lane has were added: times, and of how many tasks."""
         begin = self._added - size
         end = begin + count
+        if not count:
+            return ()
+        at, batch_end = self._batches[0]
+        return ((at, count),) if begin < end <= batch_end else self._between(begin, end)
+
+    def _between(self, begin: int, end: int) -> Iterator[tuple[float, int]]:
         for at, batch_end in self._batches:
             if begin >= end:
                 return

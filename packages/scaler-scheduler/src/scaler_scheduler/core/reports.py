@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scaler_protocol.errors import ProtocolError
-from scaler_protocol.messages import Done
+from scaler_protocol.messages import AgentStatus, Done
 from scaler_protocol.profiles import PROFILE
 from scaler_scheduler.core.records import ASSIGNED, AgentRecord, SessionRecord, TaskRecord
 
@@ -29,6 +29,12 @@ def take_runs(agent: AgentRecord, report: Done) -> list[TaskRecord | None]:
         agent.load = 0.0
         runs.clear()  # gives back the memory of a table that had many
     return records
+
+
+def deaths_of(agent: AgentRecord, report: AgentStatus) -> list[tuple[str, str]]:
+    """Workers that have ended unexpectedly: what has happened, and the host, which a relay alone may name."""
+    hosts = report.death_hosts if agent.relay_incarnation else ()
+    return list(zip(report.deaths, hosts or [agent.host] * len(report.deaths), strict=True))
 
 
 def plain_owner(records: Sequence[TaskRecord | None], report: Done) -> SessionRecord | None:

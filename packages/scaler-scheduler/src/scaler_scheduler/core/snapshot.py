@@ -62,7 +62,7 @@ def workers_share(agents: int) -> int:
 
 def kept_status(status: AgentStatus, share: int) -> AgentStatus:
     """What is kept of an agent's report: no deaths, and its workers if they are no more than its share."""
-    without: dict[str, Any] = {"deaths": ()} if status.deaths else {}
+    without: dict[str, Any] = {"deaths": (), "death_hosts": ()} if status.deaths else {}
     if len(status.names) > share:
         without |= dict.fromkeys(status.COLUMNS[0], ())
     return replace(status, **without) if without else status
@@ -79,7 +79,7 @@ def monitor_status(
     """The status at `now`; `snapshot` marks the first status of a new subscriber."""
     event_log = state.event_log
     agents = list(state.agents.values())
-    assigned = sum(task.state == ASSIGNED for agent in agents for task in agent.runs.values())
+    assigned = state.count_assigned()
     return MonitorStatus(
         state.incarnation,
         stats.at,
@@ -106,7 +106,7 @@ def monitor_status(
         received_counts=list(stats.received.values()),
         **_clients(state),
         **_agents(agents, stats.lag, now),
-        **_workers(agents, now),
+        **_workers(agents, now if snapshot else None),
         **_functions(state),
         **_waiting(state),
         **_durations(event_log),
@@ -182,7 +182,8 @@ def _agents(agents: list[AgentRecord], lag: Callable[[bytes], float], now: float
     }
 
 
-def _workers(agents: list[AgentRecord], now: float) -> dict[str, Any]:
+def _workers(agents: list[AgentRecord], now: float | None) -> dict[str, Any]:
+    """The workers; with a time also since when each has its run."""
     told = [(agent, agent.status) for agent in agents if agent.status is not None]
     if sum(len(status.names) for _, status in told) > WORKERS:
         told.sort(key=lambda report: len(report[1].names))
@@ -196,7 +197,9 @@ def _workers(agents: list[AgentRecord], now: float) -> dict[str, Any]:
         "worker_runs": _joined(status.runs for _, status in told),
         "worker_cpus": _joined(status.cpus for _, status in told),
         "worker_rsses": _joined(status.rsses for _, status in told),
-        "worker_seconds": [now - agent.running.get(run, now) for agent, status in told for run in status.runs],
+        "worker_seconds": []
+        if now is None
+        else [now - agent.running.get(run, now) for agent, status in told for run in status.runs],
         "worker_queues": _joined(status.queues for _, status in told),
     }
 

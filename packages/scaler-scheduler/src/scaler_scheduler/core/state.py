@@ -114,8 +114,8 @@ class SchedulerState:
         """Worker classes that worker managers can start."""
         self.releasing: dict[AgentRecord, None] = {}
         """Agents that must be told of outcomes which they need not keep any more; some may be gone."""
-        self.with_room: dict[AgentRecord, None] = {}
-        """Connected agents whose room may have changed since the last dispatch."""
+        self.with_room, self.with_other_runs = dict[AgentRecord, None](), dict[AgentRecord, None]()
+        """Connected agents: whose room may have changed since the last dispatch; that may have runs of no task."""
 
     def send(self, to: bytes, message: Message) -> None:
         """Send a message to a peer."""
@@ -176,6 +176,14 @@ class SchedulerState:
             if (task := agent.runs.get(run)) is not None:
                 return task if task.state in (ASSIGNED, SECOND) else None
         return None
+
+    def count_assigned(self) -> int:
+        """How many runs of ASSIGNED tasks agents have; without looking at each of them."""
+        for agent in list(self.with_other_runs):
+            if all(task.state == ASSIGNED for task in agent.runs.values()):
+                del self.with_other_runs[agent]
+        others = sum(task.state != ASSIGNED for agent in self.with_other_runs for task in agent.runs.values())
+        return sum(len(agent.runs) for agent in self.agents.values()) - others
 
     def queue(self, tasks: Sequence[TaskRecord], now: float, *, first: bool = False, soon: bool = False) -> None:
         """Make tasks wait for a worker; those with missing inputs, suspects, pinned and exclusive ones are HELD.
@@ -246,6 +254,8 @@ class SchedulerState:
 
     def withdraw_run(self, agent: AgentRecord, run: int) -> None:
         """Have an agent stop a run, even if no task here has it."""
+        if agent.runs:
+            self.with_other_runs[agent] = None
         self.withdrawn.setdefault(agent, []).append(run)
 
     def send_withdrawn(self) -> None:

@@ -25,6 +25,7 @@ from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
 from scaler_protocol.ids import is_nested, is_run_of, new_session, session_of
 from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.limits import DEATHS, last_deaths
 from scaler_protocol.messages import (
     MESSAGE_IDS,
     AgentStatus,
@@ -57,6 +58,7 @@ from scaler_scheduler.core.core import PERMITTED as SCHEDULER_PERMITS
 from scaler_scheduler.core.core import SchedulerCore
 from scaler_scheduler.core.effects import WriteDump
 from scaler_scheduler.core.records import ASSIGNED, DONE, HELD, WAITING, TaskBlock
+from scaler_scheduler.core.reports import deaths_of
 from scaler_scheduler.core.state import SendToStorage
 from scaler_scheduler.relay.earlier_outcomes import EarlierOutcomes
 from scaler_scheduler.relay.leases import Leases
@@ -113,6 +115,8 @@ class RelayCore:
         self._outcomes: dict[str, JoinedOutcomes] = {}
         """Outcomes to be sent, by the agent that they name: values name the relay."""
         self._outcomes_at = 0.0
+        self._deaths: list[tuple[str, str]] = []
+        """Deaths of workers that the scheduler was not told of: what has happened, and the host."""
         self._workers = 0
         self._is_draining = False
         self._known: set[int] = set()
@@ -142,6 +146,7 @@ class RelayCore:
             Output: self._output,
             Reconcile: self._agent_resumes,
             Done: self._done,
+            AgentStatus: self._reported,
         }
 
     def _scheduler_handlers(self) -> dict[type[Any], Callable[[Any, float], None]]:
@@ -224,6 +229,12 @@ class RelayCore:
         self._newcomers.discard(peer)
         self._core.handle(peer, event, now)
         self.earlier.agent_left(peer)
+
+    def _reported(self, peer: bytes, event: AgentStatus, now: float) -> None:
+        self._core.handle(peer, event, now)
+        agent = self._state.agents[peer]
+        self._deaths += [(f"{agent.name or agent.host}: {death}", host) for death, host in deaths_of(agent, event)]
+        del self._deaths[:-DEATHS]
 
     def _count_workers(self) -> None:
         workers = sum(agent.workers for agent in self._state.agents.values())
@@ -499,8 +510,11 @@ class RelayCore:
         return min(time for time in times if time is not None)
 
     def status(self) -> AgentStatus:
-        """The state of all agents, to be reported to the scheduler."""
-        return joined_status(self._state.agents.values(), self._state.waiting.count, self.leases.runs)
+        """The state of all agents, to be reported to the scheduler; its deaths are those since the last call."""
+        status = joined_status(self._state.agents.values(), self._state.waiting.count, self.leases.runs)
+        deaths, self._deaths = self._deaths, []
+        texts = last_deaths([text for text, _ in deaths])
+        return replace(status, deaths=texts, death_hosts=[host for _, host in deaths])
 
     def _forget_sessions(self, now: float) -> None:
         self._sweep_at = now + SWEEP_SECONDS

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from statistics import median_low
 
 from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.run_figures import RECENT_RUNS, RecentRuns
 from scaler_protocol.units import duration
 from scaler_protocol.waiting import lacks
-from scaler_ui.model.model import RECENT_RUNS, GroupInfo, MonitorModel, RecentRuns
+from scaler_ui.model.model import GroupInfo, MonitorModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def _measured(model: MonitorModel) -> dict[str, tuple[float, float]]:
         if seconds:
             found.setdefault(name, (seconds, seconds))
     by_function: dict[str, list[RecentRuns]] = defaultdict(list)
-    for (name, _), runs in model.runs.items():
+    for (name, _), runs in model.run_figures.runs.items():
         by_function[name].append(runs)
     for name, hosts in by_function.items():
         weights = [min(runs.count, RECENT_RUNS) for runs in hosts]

@@ -17,6 +17,7 @@ from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import EventKind, MonitorStatus
 from scaler_protocol.plurals import counted
 from scaler_protocol.ranges import Text
+from scaler_protocol.run_figures import Growth, RecentRuns
 from scaler_protocol.status_counts import blocked, busy_workers, queued, running, waiting, workers
 from scaler_protocol.units import duration, size
 from scaler_protocol.waiting import WaitReasons
@@ -24,9 +25,7 @@ from scaler_ui.model.estimates import time_left
 from scaler_ui.model.model import (
     STALE_SECONDS,
     GroupInfo,
-    Growth,
     MonitorModel,
-    RecentRuns,
     stale_report_seconds,
 )
 
@@ -198,7 +197,7 @@ def _failing_functions(model: MonitorModel, status: MonitorStatus) -> Iterator[F
 def _leaking_functions(model: MonitorModel) -> Iterator[Finding]:
     """Functions most runs of which leave memory behind in a worker: named by the worker where it is most."""
     worst: dict[str, Growth] = {}
-    for (name, _, _), growth in model.growths.items():
+    for (name, _, _), growth in model.run_figures.growths.items():
         leaks = growth.size > LEAK_BYTES and growth.raised >= LEAK_RUNS and 2 * growth.raised > growth.runs
         if leaks and (name not in worst or growth.size > worst[name].size):
             worst[name] = growth
@@ -285,7 +284,7 @@ def _sick_hosts(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]
 def _odd_runs(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
     """Hosts on which a function takes longer, or raises more often, than on the others."""
     by_function: dict[str, dict[str, RecentRuns]] = defaultdict(dict)
-    for (name, host), runs in model.runs.items():
+    for (name, host), runs in model.run_figures.runs.items():
         if runs.count >= LEAST_RUNS and host in status.agent_hosts:
             by_function[name][host] = runs
     for name, hosts in by_function.items():

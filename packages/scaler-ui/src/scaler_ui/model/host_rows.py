@@ -34,8 +34,10 @@ def host_rows(model: MonitorModel, status: MonitorStatus) -> dict[str, dict[str,
     since = status.at - RECENT_SECONDS
     for event in model.events:
         if event.time > since and event.kind in (EventKind.WORKER, EventKind.AGENT) and event.subject:
-            row = found.setdefault(event.subject, _host(event.subject, "gone"))
+            row = found.setdefault(event.subject, _host(event.subject, "unknown"))
             row["deaths"] += event.kind == EventKind.WORKER
+            if event.kind == EventKind.AGENT and row["state"] == "unknown":  # else it is behind a relay
+                row["state"] = "gone"
     for failure in list(model.failures.values()):
         if failure.time > since and (host := model.hosts.get(failure.agent)):
             found.setdefault(host, _host(host, "gone"))["failures"] += 1

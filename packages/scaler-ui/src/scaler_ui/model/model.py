@@ -7,7 +7,6 @@ restores this after messages were lost.
 from __future__ import annotations
 
 import logging
-import math
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Iterable
@@ -32,6 +31,7 @@ from scaler_protocol.monitoring import (
     TaskStep,
 )
 from scaler_protocol.profiles import PROFILE, Profile, profile_at
+from scaler_protocol.run_figures import Growth, RecentRuns, RunFigures
 from scaler_protocol.status_counts import queued, running, waiting
 from scaler_ui.model.failed_task import LastFailures, TaskFailure
 from scaler_ui.model.graph_edges import EdgeTable
@@ -53,7 +53,6 @@ PRINTED_CHARACTERS = 32 * 2**20
 NAMES = 20_000
 """Agents and clients whose names are known, also after they left."""
 GROUPS = 100_000
-RECENT_RUNS = 50
 HISTORY_SECONDS = 600
 
 
@@ -99,51 +98,6 @@ class FunctionFigures:
     def count(self) -> int:
         """Calls that ended."""
         return sum(self.ended.values())
-
-
-@dataclass(slots=True)
-class RecentRuns:
-    """The last RECENT_RUNS runs of a function on a host: means of seconds, of their squares, and of failures."""
-
-    count: int = 0
-    seconds: float = 0.0
-    squares: float = 0.0
-    failures: float = 0.0
-
-    def add(self, seconds: float, failed: bool) -> None:
-        """Count a run; later ones have more weight."""
-        self.count += 1
-        weight = 1 / min(self.count, RECENT_RUNS)
-        self.seconds += weight * (seconds - self.seconds)
-        self.squares += weight * (seconds * seconds - self.squares)
-        self.failures += weight * (failed - self.failures)
-
-    @property
-    def deviation(self) -> float:
-        """The standard deviation of the seconds."""
-        return math.sqrt(max(0.0, self.squares - self.seconds**2))
-
-
-@dataclass(slots=True)
-class Growth:
-    """How the runs of a function have raised the peak memory of one worker process, in bytes.
-
-    The first of them is not counted: it needs what every run needs.
-    """
-
-    peak: int
-    runs: int = 0
-    raised: int = 0
-    """Runs that have raised the peak."""
-    size: int = 0
-    """By how much, all together; other functions may have raised it meanwhile."""
-
-    def ran(self, before: int, peak: int) -> None:
-        """Count a run that has raised the peak from `before`, or left it there."""
-        self.runs += 1
-        self.raised += peak > before
-        self.size += peak - before
-        self.peak = peak
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +152,7 @@ class MonitorModel:
         self.tasks = TaskTable(tasks)
         self.functions: dict[str, FunctionFigures] = {}
         self.workloads = WorkloadTable()
-        self.runs: dict[tuple[str, str], RecentRuns] = {}
-        """The last runs by function and host."""
-        self.growths: dict[tuple[str, int, int], Growth] = {}
-        """By function, agent and worker process."""
-        self._peaks: dict[tuple[int, int], int] = {}
-        """The peak memory of each worker process, by agent."""
+        self.run_figures = RunFigures()
         self.ended: dict[tuple[int, str], int] = {}
         """Tasks that ended while this monitor listened, by client and function."""
         self.last_ends: dict[int, float] = {}
@@ -416,6 +365,17 @@ class MonitorModel:
                 self._say(event)
         self._take_printed(history)
         self._add_figures(history)
+        runs = zip(history.run_counts, history.run_seconds, history.run_squares, history.run_failures, strict=True)
+        growths = zip(
+            history.growth_peaks, history.growth_runs, history.growth_raised, history.growth_sizes, strict=True
+        )
+        self.run_figures.add(
+            zip(history.run_functions, history.run_hosts, (RecentRuns(*each) for each in runs), strict=True),
+            zip(
+                history.growth_functions, history.growth_agents, history.growth_pids,
+                (Growth(*each) for each in growths), strict=True,
+            ),
+        )  # fmt: skip
 
     def _take_printed(self, message: TaskEvents | MonitorHistory) -> None:
         for number, task, attempt, text in zip(
@@ -471,28 +431,9 @@ class MonitorModel:
                 self._failed_rows[self.tasks.value("id", row)] = row
             if status <= Status.RAISED:
                 figures.ran(profile)
-                self._grew(name, agent, profile)
+                self.run_figures.ran(name, host, agent, profile, failed=status == Status.RAISED)
                 took = profile.duration_us / 1e6
                 moved = profile.transfer_us / 1e6
                 workload.ran(time - since - took, took, profile.cpu_us / 1e6, profile.peak_memory, moved)
-                runs = self.runs.get((name, host))
-                if runs is None:
-                    runs = self.runs[name, host] = RecentRuns()
-                runs.add(took, status == Status.RAISED)
-        _forget_oldest(self.runs, NAMES)
-        _forget_oldest(self.growths, NAMES)
-        _forget_oldest(self._peaks, NAMES)
         _forget_oldest(self.ended, NAMES)
         _forget_oldest(self.last_ends, NAMES)
-
-    def _grew(self, function: str, agent: int, profile: Profile) -> None:
-        """Note by how much a run has raised the peak memory of its process."""
-        peak, key = profile.peak_memory, (function, agent, profile.pid)
-        before = self._peaks.get(key[1:])
-        if before is None or peak > before:
-            self._peaks[key[1:]] = peak
-        growth = self.growths.get(key)
-        if growth is None:
-            self.growths[key] = Growth(peak)
-        elif before is not None:
-            growth.ran(before, max(before, peak))

@@ -165,7 +165,7 @@ def host_facts(model: MonitorModel, host: str) -> Facts | None:
     if row is None:
         return [Fact("state", "gone")] if host in model.hosts.values() else None
     _write_units(row)
-    if row["state"] == "gone":
+    if row["state"] != "up":
         return [Fact(name, str(row[name])) for name in ("state", "deaths", "failures")]
     return [
         *(Fact(name, str(row[name])) for name in ("state", "agents", "workers", "busy")),

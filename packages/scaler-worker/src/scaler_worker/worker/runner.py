@@ -30,9 +30,11 @@ from scaler_client.task_context import CurrentTask
 from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import DeserializeError, InitializerError, ScalerError
 from scaler_protocol.handshake import INLINE_LIMIT
-from scaler_protocol.outputs import StreamOutput
+from scaler_protocol.messages import Status
+from scaler_protocol.outputs import TRACEBACK, StreamOutput
 from scaler_protocol.profiles import LONGEST_TRANSFER_US
 from scaler_protocol.result_sizes import limit_of
+from scaler_protocol.tracebacks import excerpt, traceback_text
 from scaler_worker.ipc.frames import (
     CALL_FLAGS,
     DEFINE,
@@ -78,6 +80,7 @@ _TOO_BIG: Final = (
 BRIEF_NANOSECONDS: Final = 200_000
 """Shorter runs are assumed to be CPU-bound: reading the CPU clock costs more than many tasks."""
 TEXT_LIMIT: Final = 4096 - REPLY.size
+_EXCERPT: Final = 2800
 """Bytes of output per reply: a reply of PIPE_BUF bytes in all is written atomically on Linux."""
 LONG_NANOSECONDS: Final = 50_000_000
 """Peak memory is read after runs longer than this."""
@@ -365,6 +368,9 @@ class Runner:
             if len(payload) > INLINE_MOST:
                 status, payload = failed(ScalerError(_TOO_BIG.format(len(payload), INLINE_MOST)))
             return RESULT, status, bytes(payload), None
+        if status == Status.RAISED:
+            text = excerpt(traceback_text(bytes(payload)), _EXCERPT).encode("utf-8", "replace")
+            self._replies.write(self._packed(OUTPUT, TRACEBACK, self._run, text[:TEXT_LIMIT]))
         try:
             if not store.may_put_soon(len(payload)):
                 return STORED_RESULT, status, store.put(payload, self._task, self._run), None

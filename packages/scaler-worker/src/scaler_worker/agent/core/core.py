@@ -68,7 +68,7 @@ from scaler_protocol.messages import (
     pieces_of,
 )
 from scaler_protocol.operations import Drain, TakeProfile
-from scaler_protocol.outputs import KEPT
+from scaler_protocol.outputs import TRACEBACK
 from scaler_protocol.storage import DeleteObjects
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.deaths import Deaths
@@ -413,7 +413,7 @@ class AgentCore:
 
     def _written(self, worker: WorkerRecord, event: frames.OutputWritten, now: float) -> None:
         entry = worker.next_entry()
-        if not 1 <= event.stream <= 2 + KEPT:
+        if not 1 <= event.stream <= TRACEBACK:
             self.in_flight.corrupted(worker, event.run, now)
         elif entry is not None and entry[RUN] == event.run and event.run not in worker.withdrawn:
             self._results.write(entry[TASK], event.stream, event.text)
