@@ -1,8 +1,8 @@
-"""scikit-learn by joblib: this engine and loky in turns; median seconds of each.
+"""scikit-learn by joblib: this engine and loky in turns; median seconds of each, and CPU seconds of all processes.
 
-python bench/sklearn_fits.py [--turns 5] [--workers 2]
+python bench/sklearn_fits.py [--turns 5] [--workers 2] [--case many_small_fits …]
 
-The grids fit many small models (80 of some milliseconds) and few bigger ones (12); the calls do next to nothing.
+The grids fit many small models (80 and 500, of some milliseconds) and few bigger ones (12); the calls do nothing.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from collections.abc import Callable
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as loky has it by default
 
 import joblib
+import psutil
 from sklearn.datasets import make_classification
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.model_selection import GridSearchCV
@@ -37,6 +38,12 @@ def small_fits() -> None:
     GridSearchCV(SVC(), {"C": [0.1, 1, 10, 100], "gamma": [0.001, 0.01, 0.1, 1]}, cv=5, n_jobs=-1).fit(*SMALL)
 
 
+def many_small_fits() -> None:
+    """500 fits of some milliseconds."""
+    grid = {"C": [0.1, 0.3, 1, 3, 10, 30, 60, 100, 300, 1000], "gamma": [x / 1000 for x in range(1, 11)]}
+    GridSearchCV(SVC(), grid, cv=5, n_jobs=-1).fit(*SMALL)
+
+
 def big_fits() -> None:
     """12 fits of some hundred milliseconds."""
     GridSearchCV(SVC(), {"C": [0.1, 1], "gamma": [0.01, 0.1]}, cv=3, n_jobs=-1).fit(*BIG)
@@ -47,7 +54,15 @@ def forests() -> None:
     GridSearchCV(RandomForestClassifier(30, random_state=0), {"max_depth": [3, 6]}, cv=2, n_jobs=-1).fit(*BIG)
 
 
-CASES: tuple[Callable[[], None], ...] = (calls, small_fits, big_fits, forests)
+CASES: dict[str, Callable[[], None]] = {
+    case.__name__: case for case in (calls, small_fits, many_small_fits, big_fits, forests)
+}
+
+
+def cpu_seconds() -> float:
+    """What this process and all that it has started have taken so far; none of them ends between two readings."""
+    own = psutil.Process()
+    return sum(sum(each.cpu_times()[:2]) for each in (own, *own.children(recursive=True)))
 
 
 def main() -> None:
@@ -55,24 +70,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--case", nargs="+", choices=CASES, default=list(CASES))
     options = parser.parse_args()
-    print("| case | scaler s | loky s | scaler / loky |\n|---|---|---|---|")
+    print("| case | scaler s | loky s | ratio | scaler CPU s | loky CPU s | ratio |\n|---|---|---|---|---|---|---|")
     with (
         SchedulerClusterCombo(n_workers=options.workers, logging_level="ERROR") as cluster,
         Client(cluster.get_address()) as client,
     ):
-        for case in CASES:
-            taken: dict[str, list[float]] = {"scaler": [], "loky": []}
-            for turn in range(options.turns + 1):
-                for name, settings in (("scaler", {"client": client}), ("loky", {})):
-                    # -1 of loky are the CPUs, not the workers.
-                    with joblib.parallel_config(name, n_jobs=options.workers, **settings):
-                        began = time.perf_counter()
-                        case()
-                        if turn:  # the first one imports
-                            taken[name].append(time.perf_counter() - began)
-            ours, theirs = (statistics.median(taken[name]) for name in ("scaler", "loky"))
-            print(f"| {case.__name__} | {ours:.3f} | {theirs:.3f} | {ours / theirs:.2f} |", flush=True)
+        for name in options.case:
+            taken = in_turns(CASES[name], options, client)
+            (ours, our_cpu), (theirs, their_cpu) = (map(statistics.median, zip(*each, strict=True)) for each in taken)
+            print(
+                f"| {name} | {ours:.3f} | {theirs:.3f} | {ours / theirs:.2f} "
+                f"| {our_cpu:.3f} | {their_cpu:.3f} | {our_cpu / their_cpu:.2f} |",
+                flush=True,
+            )
+
+
+def in_turns(case: Callable[[], None], options: argparse.Namespace, client: Client) -> list[list[tuple[float, float]]]:
+    """Seconds and CPU seconds of each turn, with this engine and with loky."""
+    taken: list[list[tuple[float, float]]] = [[], []]
+    for turn in range(options.turns + 1):
+        for rows, (backend, settings) in zip(taken, (("scaler", {"client": client}), ("loky", {})), strict=True):
+            # -1 of loky are the CPUs, not the workers.
+            with joblib.parallel_config(backend, n_jobs=options.workers, **settings):
+                began, cpu = time.perf_counter(), cpu_seconds()
+                case()
+                if turn:  # the first one imports
+                    rows.append((time.perf_counter() - began, cpu_seconds() - cpu))
+    return taken
 
 
 if __name__ == "__main__":

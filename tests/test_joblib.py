@@ -160,8 +160,10 @@ def test_batches_become_longer_by_what_their_calls_take(client: Client) -> None:
     from scaler_client.joblib import ScalerBackend
 
     backend = ScalerBackend(client=client)
-    ended: Future[tuple[list[Any], float]] = Future()
-    ended.set_result(([1, 2], 0.25))
-    assert backend.retrieve_result_callback(ended) == [1, 2]
-    backend.batch_completed(1, 99.0)
-    assert backend._smoothed_batch_duration == 0.25
+    for calls, seconds, following in ((1, 0.001, 4), (4, 0.004, 16), (16, 0.08, 60), (60, 3.0, 6), (6, 6.0, 1)):
+        ended: Future[tuple[list[Any], float]] = Future()
+        ended.set_result(([None] * calls, seconds))
+        backend.retrieve_result_callback(ended)
+        assert backend.compute_batch_size() == following
+    backend.stop_call()
+    assert backend.compute_batch_size() == 1

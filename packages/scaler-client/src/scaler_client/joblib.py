@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
-from joblib._parallel_backends import AutoBatchingMixin, FallbackToBackend, ParallelBackendBase, SequentialBackend
+from joblib._parallel_backends import FallbackToBackend, ParallelBackendBase, SequentialBackend
 from joblib.parallel import BatchedCalls, register_parallel_backend
 
 from scaler_client.api.client import Client
@@ -37,8 +38,13 @@ _ROOM_BYTES: Final = 256
 """For the rest of the call."""
 _PICKLE: Final = 0x80
 """The first byte of a pickle."""
+_BATCH_SECONDS: Final = 0.3
+"""The calls of a batch shall take so long together: each process that a batch passes takes up to some milliseconds."""
+_GROWTH: Final = 4
+"""A batch has at most so many times as many calls as the last one that has ended: the next calls may take longer."""
 
 
+_Item = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 _Outcome = Future[tuple[list[Any], float]]
 _Send = Callable[[], _Outcome]
 _Callback = Callable[[_Outcome], object]
@@ -67,20 +73,22 @@ def _packed(batch: bytes) -> bytes:
 def _run_batch(batch: bytes, *shared: Any) -> tuple[list[Any], float]:
     """The results of a batch, in a worker, and how many seconds its calls took."""
     calls: BatchedCalls = pickle.loads(batch if batch[0] == _PICKLE else zlib.decompress(batch))
-
-    def real(value: Any) -> Any:
-        return shared[value.at] if type(value) is _Shared else value
-
-    calls.items = [
-        (fn, tuple(map(real, args)), {name: real(value) for name, value in kwargs.items()})
-        for fn, args, kwargs in calls.items
-    ]
+    if shared:
+        calls.items = _replaced(calls.items, lambda value: shared[value.at] if type(value) is _Shared else value)
     began = time.perf_counter()
     results = calls()
     return results, time.perf_counter() - began
 
 
-class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):
+def _replaced(items: list[_Item], replace: Callable[[Any], Any]) -> list[_Item]:
+    """The calls with other arguments."""
+    return [
+        (fn, tuple(map(replace, args)), {name: replace(value) for name, value in kwargs.items()})
+        for fn, args, kwargs in items
+    ]
+
+
+class ScalerBackend(ParallelBackendBase):
     """Runs the batches of `joblib.Parallel` on a cluster. Made by `joblib.parallel_config("scaler", …)`.
 
     Calls of joblib inside of a task run on the same cluster if they ask for it with `n_jobs`. Arguments of 1 MiB and
@@ -107,9 +115,6 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):
     """
 
     supports_retrieve_callback = True
-    # Of the calls alone, where joblib measures from sending to receiving; short batches end at about the same time.
-    MIN_IDEAL_BATCH_DURATION = 0.05
-    MAX_IDEAL_BATCH_DURATION = 0.5
 
     def __init__(
         self,
@@ -140,7 +145,7 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):
         self._shared: dict[int, tuple[Any, ObjectReference[Any]]] = {}
         """By identity: arguments of this call that were sent; they are kept alive, so that no other one has theirs."""
         self._max_bytes: int | None = _SHARED_BYTES
-        self._batch_seconds = 0.0
+        self._batch_size = 1
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (self._task_options, self.nesting_level)
@@ -179,42 +184,46 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):
 
     def submit(self, func: BatchedCalls, callback: Callable[[Any], object]) -> None:
         """Send a batch; `callback` is called with its future when it has ended."""
-        client, items = self._connected(), func.items
-        references: dict[int, ObjectReference[Any]] = {}
-        places: dict[int, int] = {}
-
-        def shared(value: Any) -> Any:
-            if type(value) in SCALARS or self._max_bytes is None or _size(value) < self._max_bytes:
-                return value
-            if id(value) not in places:
-                places[id(value)] = len(places)
-                references[id(value)] = self._sent(client, value)
-            return _Shared(places[id(value)])
+        client = self._connected()
 
         def send() -> _Outcome:
-            func.items = [
-                (fn, tuple(map(shared, args)), {name: shared(value) for name, value in kwargs.items()})
-                for fn, args, kwargs in items
-            ]
+            references = self._share(client, func)
             # One pickle without buffers beside it: smaller arrays are the worker's own, and may be changed there.
             batch = _packed(dumps(func))
-            return client.submit_verbose(_run_batch, (batch, *references.values()), {}, **self._task_options)
+            return client.submit_verbose(_run_batch, (batch, *references), {}, **self._task_options)
 
         self._window.start(send, callback)
 
-    def _sent(self, client: Client, value: Any) -> ObjectReference[Any]:
-        if id(value) not in self._shared:
-            self._shared[id(value)] = value, client.send_object(value)
-        return self._shared[id(value)][1]
+    def _share(self, client: Client, func: BatchedCalls) -> list[ObjectReference[Any]]:
+        """Send the big arguments of a batch that were not sent yet; afterwards it has their places in this list."""
+        limit = self._max_bytes
+        if limit is None:
+            return []
+        values = chain.from_iterable((*args, *kwargs.values()) for _, args, kwargs in func.items)
+        big = {id(value): value for value in values if type(value) not in SCALARS and _size(value) >= limit}
+        if not big:
+            return []
+        places = {identity: _Shared(at) for at, identity in enumerate(big)}
+        func.items = _replaced(func.items, lambda value: places.get(id(value), value))
+        for identity, value in big.items():
+            if identity not in self._shared:
+                self._shared[identity] = value, client.send_object(value)
+        return [self._shared[identity][1] for identity in big]
 
     def retrieve_result_callback(self, out: _Outcome) -> list[Any]:
         """The results of a batch that has ended; raises what its code has raised."""
-        results, self._batch_seconds = out.result()
+        results, seconds = out.result()
+        enough = int(_BATCH_SECONDS * len(results) / (seconds or _BATCH_SECONDS))
+        self._batch_size = max(1, min(enough, _GROWTH * len(results)))
         return results
 
-    def batch_completed(self, batch_size: int, duration: float) -> None:
-        """The batch whose results were taken has ended. Its `duration` has the time that it waited for a worker."""
-        super().batch_completed(batch_size, self._batch_seconds)
+    def compute_batch_size(self) -> int:
+        """How many calls the next batch has.
+
+        By how long the calls took alone. joblib's own sizes follow the time from sending to receiving, most of which a
+        batch waits for a worker.
+        """
+        return self._batch_size
 
     @contextmanager
     def retrieval_context(self) -> Iterator[None]:
@@ -235,6 +244,7 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):
     def stop_call(self) -> None:
         """A call of Parallel has ended."""
         self._shared.clear()
+        self._batch_size = 1  # the calls of the next one may take longer
 
 
 def _again(task_options: dict[str, Any], nesting_level: int | None) -> ScalerBackend:
