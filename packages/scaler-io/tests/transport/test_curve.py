@@ -220,9 +220,10 @@ def test_a_service_with_another_key_or_without_keys_gets_nothing(keys: Path, tmp
                 until(lambda peer=peer: peer.refusals, peer.turn, service.turn)  # type: ignore[misc]
                 assert peer.refusals == [
                     f"if {service.address} is the scheduler's address for monitors, give the scheduler's own, whose "
-                    f"port is {service.address.port - 2} by default; otherwise the service at {service.address} has "
-                    "another key than the one that the key client was made for, or uses no keys: give its keys "
-                    "(--keys, SCALER_KEYS, keys= of a Client), or say --insecure (insecure=True) if it has none"
+                    f"port is {service.address.port - 2} by default, or that of object storage, "
+                    f"{service.address.port - 1}; otherwise the service at {service.address} has another key than the "
+                    "one that the key client was made for, or uses no keys: give its keys (--keys, SCALER_KEYS, keys= "
+                    "of a Client), or say --insecure (insecure=True) if it has none"
                 ]
             assert not service.events and not service.faults
         finally:

@@ -494,7 +494,7 @@ def test_the_port_for_monitors_is_named_as_what_it_may_be() -> None:
             [down] = events
             hint = (
                 f"if tcp://127.0.0.1:{port} is the scheduler's address for monitors, give the scheduler's own, whose "
-                f"port is {port - 2} by default"
+                f"port is {port - 2} by default, or that of object storage, {port - 1}"
             )
             # Either side may be the first that finds the other's socket unfit.
             assert down in {

@@ -125,7 +125,7 @@ def listening_to(
     except NoStatusError:
         text = (
             f"no scheduler answers at {scheduler}, whose monitor would be at {monitor}: "
-            "is it running there, and is this its own address, not its monitor's?"
+            "is it running there, and is this its own address, not its monitor's or its object storage's?"
         )
         raise NoStatusError(listening.refusal or listening.misfit or text) from None
     finally:

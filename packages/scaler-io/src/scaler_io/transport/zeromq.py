@@ -199,7 +199,7 @@ def _if_for_monitors(address: Address) -> str:
         return ""
     return (
         f"if {address} is the scheduler's address for monitors, give the scheduler's own, whose port is "
-        f"{address.port - 2} by default"
+        f"{address.port - 2} by default, or that of object storage, {address.port - 1}"
     )
 
 
