@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import traceback
 from typing import Any
@@ -27,8 +28,20 @@ def test_a_text_of_any_length(size: int, protocol: int) -> None:
         assert traceback_text(pickle.dumps((error, text), protocol)) == text
 
 
-@pytest.mark.parametrize("payload", [b"", b".", b"X", bytes(range(256)), pickle.dumps((1, 2)), b"X\x05\0\0\0ab."])
-def test_what_is_no_such_pickle_has_none(payload: bytes) -> None:
+def test_the_text_of_a_call_in_json() -> None:
+    written = {"error": "ValueError", "message": "odd", "details": {"traceback": "Traceback…\nValueError: odd\n"}}
+    assert traceback_text(json.dumps(written).encode()) == "Traceback…\nValueError: odd\n"
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"", b".", b"X", bytes(range(256)), pickle.dumps((1, 2)), b"X\x05\0\0\0ab.",
+        b"{", b"{}", b'{"details": 1}', b'{"details": {"traceback": 1}}',
+        b'{"details": {"traceback": "x"}}' + b" " * 2**20, b'{"a":' * 100_000,
+    ],
+)  # fmt: skip
+def test_what_is_no_such_payload_has_none(payload: bytes) -> None:
     assert traceback_text(payload) == ""
 
 

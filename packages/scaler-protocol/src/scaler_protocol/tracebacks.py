@@ -1,11 +1,13 @@
 """The traceback in the payload of a RAISED outcome, for programs that must not unpickle untrusted bytes.
 
 The payload is the pickle of `(exception, traceback as text)`. It ends with the length of that text, the text, and the
-opcodes that build the pair. If the text is long (64 KiB), these opcodes have a separate pickle frame.
+opcodes that build the pair. If the text is long (64 KiB), these opcodes have a separate pickle frame. Of a call in JSON
+it is an object that has the text in its details.
 """
 
 from __future__ import annotations
 
+import json
 from pickle import BINUNICODE, FRAME, MEMOIZE, SHORT_BINUNICODE, STOP, TUPLE2
 from typing import Final
 
@@ -23,7 +25,9 @@ _CHAINED = ("another exception occurred:", "direct cause of the following except
 
 
 def traceback_text(payload: bytes) -> str:
-    """The text, or "" if the payload is not such a pickle."""
+    """The text, or "" if the payload has none."""
+    if payload.startswith(b"{"):
+        return _text_in_json(payload) if len(payload) <= LONGEST else ""
     end = len(payload.rstrip(_AFTER))
     frame = FRAME + (len(payload) - end).to_bytes(8, "little")
     if payload.endswith(frame, 0, end):
@@ -37,6 +41,14 @@ def excerpt(text: str, most: int) -> str:
     if len(text) <= most:
         return text
     return f"{shortened(headline(text), _HEADLINE)}\nTraceback, its end:\n{text[-most:]}"
+
+
+def _text_in_json(payload: bytes) -> str:
+    try:
+        text = json.loads(payload)["details"]["traceback"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    return text if isinstance(text, str) else ""
 
 
 def _begin_of_long(payload: bytes, end: int) -> int:
