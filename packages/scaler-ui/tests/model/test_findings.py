@@ -246,11 +246,16 @@ def test_runs_that_take_longer_than_the_measured_ones_prolong_what_is_left(
         publications.batch(TaskStep.ASSIGNED, 1, 5, 6, 7, first_run=501, time=AT - 40),
     ):
         healthy.take(message, NOW)
-    for runs, left in ((0, 0, 0), 0.1), ((501, 0, 0), 40.0), ((501, 502, 503), 40.0):
+    for runs, waiting, mean in ((0, 0, 0), 16, 0.1), ((501, 0, 0), 15, 40.0), ((501, 502, 503), 13, 40.0):
         status = publications.status(at=AT, worker_runs=(*runs, 0, 0, 0), worker_seconds=[40.0] * 6)
         healthy.take(status, NOW)
         [work] = estimates(healthy)
-        assert work.seconds is not None and work.seconds / (work.open / 6) == pytest.approx(left, rel=0.01)
+        assert (work.ended, work.open) == (4, 16), "runs have not ended"
+        assert work.seconds is not None and work.seconds / (waiting / 6) == pytest.approx(mean, rel=0.01)
+    healthy.take(run(publications, 1, range(8, 21), 0.1), NOW)
+    [work] = estimates(healthy)
+    assert (work.ended, work.open) == (17, 3), "the last tasks run"
+    assert work.seconds is not None and work.seconds > 0
 
 
 def test_a_long_name_pushes_out_no_other_finding(publications: Publications, healthy: MonitorModel) -> None:

@@ -24,7 +24,7 @@ class Estimate:
     ended: int
     """Tasks that ended while this monitor listened."""
     open: int
-    """Tasks that no worker has begun."""
+    """Tasks that have not ended."""
     seconds: float | None
     """Time until they have ended, if these workers ran nothing else."""
     spread: float
@@ -36,18 +36,18 @@ def estimates(model: MonitorModel) -> list[Estimate]:
     status = model.status
     if status is None:
         return []
-    counts: dict[tuple[int, str], int] = defaultdict(int)
+    counts: dict[tuple[int, str], tuple[int, int]] = defaultdict(lambda: (0, 0))
     able: dict[tuple[int, str], int] = {}
     offers = list(zip(status.agent_capabilities, status.agent_runtimes, status.agent_workers, strict=True))
-    for number, count, _ in model.tasks.open_groups():
+    for number, count, waiting, _ in model.tasks.open_groups():
         group = model.groups.get(number, GroupInfo())
         key = group.session, group.function
-        counts[key] += count
+        counts[key] = counts[key][0] + count, counts[key][1] + waiting
         workers = sum(size for needs, runtime, size in offers if not lacks(group.needs, group.runtime, needs, runtime))
         able[key] = max(workers, able.get(key, 0))
     means = _measured(model)
     found = [
-        _estimate(model, session, function, count, able[session, function], means)
+        _estimate(model, session, function, *count, able[session, function], means)
         for (session, function), count in counts.items()
     ]
     return sorted(found, key=lambda each: -(each.seconds or 0.0))
@@ -92,6 +92,7 @@ def _estimate(
     session: int,
     function: str,
     count: int,
+    waiting: int,
     workers: int,
     means: dict[str, tuple[float, float]],
 ) -> Estimate:
@@ -100,8 +101,9 @@ def _estimate(
     if function not in means or not workers:
         return Estimate(session, client, function, ended, count, None, 0.0)
     mean, deviation = means[function]
-    rounds = max(count / workers, 1.0)
-    return Estimate(session, client, function, ended, count, mean * rounds, deviation * math.sqrt(count) / workers)
+    rounds = max(waiting / workers, 1.0)
+    spread = deviation * math.sqrt(waiting or count) / workers
+    return Estimate(session, client, function, ended, count, mean * rounds, spread)
 
 
 def time_left(model: MonitorModel) -> str:

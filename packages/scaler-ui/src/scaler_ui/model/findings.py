@@ -211,9 +211,9 @@ def _starving_clients(model: MonitorModel, status: MonitorStatus) -> Iterator[Fi
     """Clients whose tasks wait long, and none runs or has ended lately, while those of others do."""
     reasons = WaitReasons(status)
     waits: dict[int, float] = {}
-    for number, _, since in model.tasks.open_groups():
+    for number, _, unstarted, since in model.tasks.open_groups():
         group = model.groups.get(number, GroupInfo())
-        if not reasons.lacking(group.needs, group.runtime) and not reasons.short_of(group.needs):
+        if unstarted and not reasons.lacking(group.needs, group.runtime) and not reasons.short_of(group.needs):
             waits[group.session] = min(since, waits.get(group.session, math.inf))
     if len(status.client_sessions) < 2 or not running(status):
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -147,6 +147,17 @@ class TaskSpan:
 
 EVERY_TASK = TaskSubset()
 NO_NAMES: Mapping[int, str] = MappingProxyType({})
+
+
+class OpenGroup(NamedTuple):
+    """A group with tasks that have not ended."""
+
+    number: int
+    tasks: int
+    waiting: int
+    """Tasks that no worker has begun."""
+    since: float
+    """Since when the oldest of these waits; infinity if none does."""
 
 
 class TaskTable:
@@ -425,14 +436,16 @@ class TaskTable:
         numbers, counts = np.unique(self._view("group")[self._view("step") == TaskStep.WAITING], return_counts=True)
         return [(int(number), int(count)) for number, count in zip(numbers, counts, strict=True)]
 
-    def open_groups(self) -> list[tuple[int, int, float]]:
-        """Groups with tasks that no worker has begun: number, how many of these tasks, since when the oldest waits."""
-        rows = np.flatnonzero((self._view("step") <= TaskStep.ASSIGNED) & (self._view("started") == 0))
+    def open_groups(self) -> list[OpenGroup]:
+        """Groups with tasks that have not ended."""
+        rows = np.flatnonzero(self._view("step") <= TaskStep.ASSIGNED)
         numbers, places = np.unique(self._view("group")[rows], return_inverse=True)
+        waits = self._view("started")[rows] == 0
         oldest = np.full(len(numbers), np.inf)
-        np.minimum.at(oldest, places, self._view("since")[rows])
-        counts = np.bincount(places, minlength=len(numbers))
-        return [(int(n), int(count), float(at)) for n, count, at in zip(numbers, counts, oldest, strict=True)]
+        np.minimum.at(oldest, places[waits], self._view("since")[rows][waits])
+        counts, waiting = (np.bincount(each, minlength=len(numbers)) for each in (places, places[waits]))
+        columns = (each.tolist() for each in (numbers, counts, waiting, oldest))
+        return list(map(OpenGroup._make, zip(*columns, strict=True)))
 
     def waiting(self, row: int) -> list[tuple[int, int, int]]:
         """Per group with waiting tasks: its number, how many wait, and how many of them came before a row's task."""
