@@ -243,11 +243,12 @@ def _pointers_to_one_blob(count: int, size: int) -> bytes:
     frame = bytearray(encode(AgentStatus(deaths=["x" * (size - 1)]))[0])
     words = [struct.unpack_from("<Q", frame, at)[0] for at in range(0, len(frame), 8)]
     listed = next(i for i, word in enumerate(words) if word & 3 == 1 and word >> 32 & 7 == 6)
-    head, blob = frame[: listed * 8], bytes(frame[(listed + 2) * 8 :])
+    content = listed + 1 + ((words[listed] & 0xFFFFFFFF) >> 2)
+    head, between, blob = frame[: listed * 8], frame[(listed + 1) * 8 : content * 8], frame[(content + 1) * 8 :]
     table = bytearray()
     for i in range(count):
         table += struct.pack("<Q", 1 | ((count - 1 - i) << 2) | (2 << 32) | (size << 35))
-    head += struct.pack("<Q", (words[listed] & 0xFFFFFFFF) | (6 << 32) | (count << 35)) + table + blob
+    head += struct.pack("<Q", (words[listed] & 0xFFFFFFFF) | (6 << 32) | (count << 35)) + between + table + blob
     struct.pack_into("<I", head, 4, (len(head) - 8) // 8)
     return bytes(head)
 
