@@ -331,7 +331,7 @@ def test_a_future_of_another_client_is_refused_at_submit(client: Client, cluster
     assert client.submit(square, 2).result(SECONDS) == 4
 
 
-def test_the_executor_is_one_of_the_standard_library(client: Client, gate: Gate) -> None:
+def test_the_executor_is_one_of_the_standard_library(client: Client, gate: Gate, tmp_path: Path) -> None:
     port = gate.port
     with client.executor() as executor:
         assert isinstance(executor, concurrent.futures.Executor)
@@ -360,6 +360,8 @@ def test_the_executor_is_one_of_the_standard_library(client: Client, gate: Gate)
         with pytest.raises(ValueError, match="buffersize is 0"):
             executor.map(square, [1], buffersize=0)
         left = executor.map(square, [1, 2], buffersize=1)
+        executor.map(Path.touch, [tmp_path / "done"])
+    assert (tmp_path / "done").exists(), "although nobody takes the result"
     with pytest.raises(RuntimeError):
         executor.submit(square, 1)
     with pytest.raises(RuntimeError):

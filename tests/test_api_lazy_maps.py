@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +12,20 @@ from typing import Any
 import pytest
 
 from scaler import Client
-from scaler_protocol.errors import CapabilityError, ClientQuitError, TaskTimeoutError
+from scaler_protocol.errors import CapabilityError, ClientQuitError, DeserializeError, TaskTimeoutError
+from support.gates import SECONDS
 from support.map_tasks import double, fail_at_three, lazily, wait_for
 
 
 def notes_of(error: BaseException) -> list[str]:
     return getattr(error, "__notes__", [])
+
+
+class Exiting:
+    """Calls sys.exit() when it is loaded."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return sys.exit, (3,)
 
 
 class Counted:
@@ -61,6 +70,20 @@ def test_a_failure_names_its_item_and_cancels_what_is_under_way(client: Client, 
     assert next(results, None) is None, "the iterator has ended"
 
 
+@pytest.mark.parametrize("name", ["imap", "imap_unordered"])
+def test_calls_whose_results_nobody_takes_are_cancelled(client: Client, name: str, tmp_path: Path) -> None:
+    def broken() -> Iterator[int]:
+        yield from [0] * 10
+        raise KeyError("the iterable")
+
+    lazy_map, flags = getattr(client, name), itertools.repeat(tmp_path / "never")
+    lazy_map(wait_for, flags, [0] * 10).close()
+    lazy_map(wait_for, flags, [0] * 10)
+    with pytest.raises(KeyError, match="the iterable"):
+        lazy_map(wait_for, flags, broken())
+    assert client.options(priority=-1).submit(double, 2).result(SECONDS) == 4, "no call before it waits for the file"
+
+
 @pytest.mark.parametrize("name", ["map", "starmap", "imap", "imap_unordered"])
 def test_exceptions_among_the_results(client: Client, name: str) -> None:
     rows: Any = zip(range(6)) if name == "starmap" else range(6)
@@ -85,6 +108,11 @@ def test_a_map_names_the_item_that_failed(client: Client, before: int) -> None:
     with pytest.raises(ValueError, match="three") as raised:
         client.starmap(fail_at_three, iter([(1,), (3,)]))
     assert notes_of(raised.value)[-1] == "raised by item 1 of the map: 3"
+
+
+def test_an_argument_that_exits_when_it_is_loaded_does_not_end_the_program(client: Client) -> None:
+    with pytest.raises(DeserializeError, match="SystemExit"):
+        client.map(double, [Exiting()])
 
 
 def test_options_hold_for_each_way_to_call(client: Client) -> None:

@@ -17,6 +17,7 @@ import pytest
 from scaler import Client
 from support.clusters import LocalCluster
 from support.joblib_tasks import (
+    Sized,
     Span,
     is_writable,
     most_at_once,
@@ -108,11 +109,21 @@ def test_what_is_wrong_is_named(client: Client, cluster: LocalCluster) -> None:
         joblib.parallel_config("scaler", adress=cluster.address)
     with pytest.raises(ValueError, match="retries"):
         joblib.parallel_config("scaler", client=client, retries=-1)
+    with pytest.raises(TypeError, match="not a Client"):
+        joblib.parallel_config("scaler", client=client.options())
     with joblib.parallel_config("scaler", client=client):
         with pytest.raises(ValueError, match="n_jobs=0"):
             joblib.Parallel(n_jobs=0)([joblib.delayed(square)(1)])
-        with pytest.raises(TypeError, match="pickle"):
+        with pytest.raises(TypeError, match="pickle") as raised:
             joblib.Parallel()(joblib.delayed(square)(threading.Lock()) for _ in range(50))
+        assert getattr(raised.value, "__notes__", ["the calls -> [0][1][0] cannot"])[0].startswith(
+            "the calls -> [0][1]"
+        )
+
+
+@pytest.mark.usefixtures("backend")
+def test_an_argument_whose_size_cannot_be_asked_is_small() -> None:
+    assert joblib.Parallel()([joblib.delayed(len)(Sized())]) == [3]
 
 
 def test_an_own_connection(cluster: LocalCluster) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from scaler import Client, Serializer
+from scaler_client.calls.bundles import OF_WORKERS
 from scaler_protocol.errors import DeserializeError, InitializerError
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
@@ -87,6 +88,12 @@ def test_calls_inside_calls_find_what_their_task_finds(client: Client, write: Ca
 
     found, refused = client.submit(outer).result(SECONDS)
     assert found == ("nested",) and refused == "a task cannot upload a module: do it where the task is submitted"
+
+
+def test_names_of_modules_that_workers_need_are_refused(client: Client) -> None:
+    found = client.submit(lambda: {name for name, module in sys.modules.items() if hasattr(module, "__file__")})
+    needed = {name.partition(".")[0] for name in found.result(SECONDS)} - sys.stdlib_module_names
+    assert needed & {"scaler_worker", "zmq"} and needed - OF_WORKERS == set()
 
 
 def test_an_initializer_runs_once_in_each_worker_and_again_after_an_upload(

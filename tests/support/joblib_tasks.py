@@ -60,3 +60,14 @@ def square_or_fail_once(number: int, flag: Path) -> int:
         flag.touch()
         raise ValueError("the first time")
     return number * number
+
+
+class Sized:
+    """Has names of arrays and tables, which mean something else here."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def memory_usage(self, unit: str) -> str:
+        """Needs an argument, and returns no number."""
+        return f"3 {unit}"

@@ -96,6 +96,9 @@ export class Client {
     private readonly options: ClientOptions,
     connected: { resolve(client: Client): void; reject(error: Error): void },
   ) {
+    if (!/^(tcp:\/\/.+:\d+|ipc:\/\/.+)$/.test(address)) {
+      throw new TypeError(`${address} is no address: give one such as tcp://127.0.0.1:2345`);
+    }
     this.connected = connected;
     this.keys = options.keys === undefined ? undefined : readKeys(options.keys);
     const name = options.name ?? `node ${process.pid}`;
@@ -118,7 +121,7 @@ export class Client {
   /**
    * Call a function by its name, `module:qualname`, which workers import.
    *
-   * Arguments and result are what JSON has. Throws TypeError if the arguments are not.
+   * Arguments and result are what JSON has. Throws TypeError if the arguments are not, RangeError for an option out of range.
    */
   submit<T = unknown>(name: string, args: readonly unknown[] = [], options: CallOptions = {}): Call<T> {
     if (this.ended) throw this.ended;
@@ -321,7 +324,7 @@ export class Client {
 
   private outcome(task: Task, status: number, payload: Buffer): void {
     this.settle(task, () => {
-      if (status === VALUE) task.resolve(JSON.parse(payload.toString()));
+      if (status === VALUE) task.resolve(parsed(payload));
       else if (status === RAISED) task.reject(raised(payload));
       else if (status === CANCELLED) task.reject(new CancelledError("the call was cancelled"));
       else task.reject(failure(payload));
@@ -411,6 +414,15 @@ export class Client {
   }
 }
 
+/** A result; an error if it is not JSON, as what other programs have sent may be. */
+function parsed(payload: Buffer): unknown {
+  try {
+    return JSON.parse(payload.toString());
+  } catch (error) {
+    return Promise.reject(new ScalerError("DeserializeError", `the result is not JSON: ${(error as Error).message}`));
+  }
+}
+
 type Description = Pick<Task, "group" | "function" | "name">;
 
 const DESCRIBED_MOST = 1024;
@@ -429,9 +441,30 @@ function describe(name: string, options: CallOptions): Description {
   return found;
 }
 
+/** Throws RangeError for what the scheduler refuses: it ends the connection of a client that sends that. */
+function check(name: string, priority: number, retries: number, seconds: number, capabilities: [string, number][]): void {
+  between("bytes of the function's name", Buffer.byteLength(name), 0, 4096);
+  between("priority", priority, -(2 ** 31), 2 ** 31 - 1);
+  between("retries", retries, 0, 65_535);
+  between("timeoutSeconds", seconds, 0, 1e9, false);
+  between("number of capabilities", capabilities.length, 0, 256);
+  for (const [capability, value] of capabilities) {
+    if (!/^([^=,\p{C}\p{Z}]| )+$/u.test(capability) || Buffer.byteLength(capability) > 256) {
+      throw new RangeError(`capability ${JSON.stringify(capability)}: a name has 1 to 256 printable bytes without = ,`);
+    }
+    between(`capability ${capability}`, value, -1, Number.MAX_SAFE_INTEGER);
+  }
+}
+
+function between(what: string, value: unknown, least: number, most: number, isWhole = true): void {
+  if (typeof value === "number" && value >= least && value <= most && (!isWhole || Number.isInteger(value))) return;
+  throw new RangeError(`${what}: ${String(value)} is not a ${isWhole ? "whole " : ""}number from ${least} to ${most}`);
+}
+
 /** The group and the function of calls by name. */
 function description(name: string, options: CallOptions): Description {
   const { priority = 0, retries = 0, timeoutSeconds = 0, capabilities = {} } = options;
+  check(name, priority, retries, timeoutSeconds, Object.entries(capabilities));
   const names = Object.keys(capabilities).sort();
   const id = Buffer.from(blake2b(Buffer.concat([Buffer.from([1]), Buffer.from(name)]), { dkLen: 16 }));
   const group = encodeStruct("Group", {

@@ -99,7 +99,12 @@ export class Link {
     let retry = FIRST_RETRY_MS;
     const watch = setInterval(() => this.watch(), 250);
     while (!this.isClosed) {
-      if (await this.connection()) retry = FIRST_RETRY_MS;
+      try {
+        if (await this.connection()) retry = FIRST_RETRY_MS;
+      } catch (error) {
+        this.isClosed = true; // as for an address that ZeroMQ does not take; another attempt would end likewise
+        this.events.refused([String(error)]);
+      }
       if (this.isClosed) break;
       await new Promise<void>((resolve) => {
         this.wake = resolve;

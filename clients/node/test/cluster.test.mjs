@@ -70,6 +70,17 @@ test("the first failure of a map is thrown, and the client goes on", async () =>
   assert.deepEqual(await client.map("math:sqrt", []), []);
 });
 
+test("what the scheduler or JSON would refuse ends neither the client nor its other calls", async () => {
+  const other = client.submit("time:sleep", [0.3]);
+  for (const wrong of [{ priority: 2 ** 31 }, { retries: -1 }, { timeoutSeconds: -1 }, { capabilities: { "a=b": 1 } }]) {
+    assert.throws(() => client.submit("math:sqrt", [4], wrong), RangeError);
+  }
+  assert.throws(() => client.submit(`math:${"x".repeat(5000)}`), RangeError);
+  await assert.rejects(client.submit("builtins:float", ["nan"]), { name: "ResultNotSerializableError" });
+  assert.equal(await other, null);
+  await assert.rejects(Client.connect("nowhere"), /such as tcp:/);
+});
+
 test("who gives a wrong name or a wrong address is told", async () => {
   assert.throws(() => client.submit("sqrt"), /module:qualname/);
   const storage = address.replace(/\d+$/, (port) => Number(port) + 1);

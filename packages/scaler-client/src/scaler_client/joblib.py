@@ -27,8 +27,11 @@ from scaler_client.calls.object_reference import ObjectReference
 from scaler_client.calls.task_options import TaskOptions
 from scaler_client.payloads.classes import dumps
 from scaler_client.payloads.pickles import SCALARS
+from scaler_client.payloads.unpicklable import fault_in
+from scaler_client.payloads.user_exceptions import add_note
 from scaler_client.task_context import runtime
 from scaler_protocol.handshake import INLINE_LIMIT
+from scaler_protocol.ranges import shown
 
 _SHARED_BYTES: Final = 1024 * 1024
 """Arguments of at least so many bytes are sent once for all calls, unless Parallel has another `max_nbytes`."""
@@ -130,6 +133,8 @@ class ScalerBackend(ParallelBackendBase):
     ) -> None:
         if address is None and client is None and runtime() is None:
             raise ValueError('the backend "scaler" needs address="tcp://host:port" or client=')
+        if client is not None and not isinstance(client, Client):
+            raise TypeError(f"client is {shown(client)}, not a Client")
         TaskOptions.of(capabilities, False, priority, retries, task_timeout_seconds)
         super().__init__(nesting_level=nesting_level)
         self.default_n_jobs = 1 if nesting_level else -1
@@ -189,7 +194,12 @@ class ScalerBackend(ParallelBackendBase):
         def send() -> _Outcome:
             references = self._share(client, func)
             # One pickle without buffers beside it: smaller arrays are the worker's own, and may be changed there.
-            batch = _packed(dumps(func))
+            try:
+                batch = _packed(dumps(func))
+            except Exception as error:
+                if fault := fault_in("the calls", func.items, dumps):
+                    add_note(error, fault)
+                raise
             return client.submit_verbose(_run_batch, (batch, *references), {}, **self._task_options)
 
         self._window.start(send, callback)
@@ -256,12 +266,15 @@ def _size(value: Any) -> int:
     """About how many bytes an argument has, as far as this can be told without serializing it; otherwise 0."""
     if isinstance(value, bytes | bytearray | str):
         return len(value)
-    for data in (value, getattr(value, "data", None)):  # arrays; sparse matrices
-        if isinstance(size := getattr(data, "nbytes", None), int):
-            return size
-    if callable(usage := getattr(value, "memory_usage", None)):  # tables and series of pandas
-        used = usage()
-        return int(used.sum() if hasattr(used, "sum") else used)
+    try:
+        for data in (value, getattr(value, "data", None)):  # arrays; sparse matrices
+            if isinstance(size := getattr(data, "nbytes", None), int):
+                return size
+        if callable(usage := getattr(value, "memory_usage", None)):  # tables and series of pandas
+            used = usage()
+            return int(used.sum() if hasattr(used, "sum") else used)
+    except Exception:  # names like these may mean anything elsewhere
+        return 0
     return 0
 
 

@@ -71,11 +71,13 @@ def test_what_is_no_module_is_refused(package: Path, tmp_path: Path) -> None:
     (tmp_path / "no_package").mkdir()
     (tmp_path / "not-a-name.py").touch()
     (tmp_path / "json.py").touch()
+    (tmp_path / "zmq.py").touch()
     (tmp_path / "text.txt").touch()
     for given, why in {
         "no_package": "no file __init__.py",
         "not-a-name.py": "'not-a-name' cannot be uploaded",
         "json.py": "'json' cannot be uploaded",
+        "zmq.py": "'zmq' cannot be uploaded",
         "text.txt": "give a .py file",
     }.items():
         with pytest.raises(ValueError, match=why):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import pickle
 import sys
@@ -65,8 +66,18 @@ def test_an_initializer_that_exits_is_a_failure_and_is_tried_again() -> None:
     found = environment(ClientEnvironment({}, sys.exit, b"client").key(bytes))
     for _ in range(2):
         with pytest.raises(InitializerError) as raised:
-            found.initialize()
+            found.initialize(asyncio.run)
         assert isinstance(raised.value.__cause__, SystemExit)
+
+
+async def fail() -> None:
+    await asyncio.sleep(0)
+    raise KeyError("awaited")
+
+
+def test_an_initializer_may_be_a_coroutine() -> None:
+    with pytest.raises(InitializerError, match="awaited"):
+        environment(ClientEnvironment({}, fail, b"client").key(bytes)).initialize(asyncio.run)
 
 
 def test_old_environments_are_forgotten() -> None:

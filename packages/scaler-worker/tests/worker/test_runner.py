@@ -629,6 +629,12 @@ def test_a_serializer_that_gives_no_bytes() -> None:
     assert isinstance(restore(bytes(invoker(b"[]")[1])), ResultNotSerializableError)
 
 
+def test_json_that_others_cannot_read_is_no_result_and_a_call_is_a_list_or_an_object() -> None:
+    invoker = load_invoker(Definition(1, b"", "builtins:float", b"", Encoding.JSON, False), run_coroutine)
+    assert isinstance(restore(bytes(invoker(b'["nan"]')[1])), ResultNotSerializableError)
+    assert "an object with args and kwargs" in str(restore(bytes(invoker(b'"1"')[1])))
+
+
 @pytest.mark.parametrize("spec", ["", "no colon", "os", "os:", "os:f(", "os:f(x)", "os:f() or 1", "os:f(**{})()"])
 def test_preloads_that_are_none(spec: str) -> None:
     with pytest.raises(PreloadError, match=r"preload must be in 'module\.sub:func\(\.\.\.\)' format"):

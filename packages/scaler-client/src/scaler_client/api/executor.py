@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from weakref import WeakSet
 
-from scaler_client.api.lazy_maps import BUFFERS, MapItem, in_order
+from scaler_client.api.lazy_maps import BUFFERS, MapItem, outcomes_in_order
 from scaler_client.futures.waiters import deadline
 from scaler_client.parameters import check
 
@@ -104,7 +106,8 @@ class ClientExecutor(concurrent.futures.Executor):
             check("buffersize", buffersize, BUFFERS)
         rows = enumerate(zip(*iterables, strict=False))
         submitted = (MapItem(self.submit(fn, *row), number, row) for number, row in rows)
-        return in_order(submitted, buffersize, until=deadline(timeout))
+        # The iterator has not begun: as with other executors, the calls run although nobody takes their results.
+        return outcomes_in_order(deque(islice(submitted, buffersize)), submitted, until=deadline(timeout))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Refuse further calls; the client stays connected.

@@ -61,7 +61,7 @@ class LazyMaps:
         """
         check("buffersize", buffersize, BUFFERS)
         submitted = self._submitted(fn, columns("imap()", iterables))
-        return in_order(submitted, buffersize, flag("return_exceptions", return_exceptions))
+        return _begun(_in_order(submitted, buffersize, flag("return_exceptions", return_exceptions)))
 
     def imap_unordered(
         self,
@@ -87,7 +87,7 @@ class LazyMaps:
         """
         check("buffersize", buffersize, BUFFERS)
         submitted = self._submitted(fn, columns("imap_unordered()", iterables))
-        return _as_they_come(self._calls, submitted, buffersize, flag("return_exceptions", return_exceptions))
+        return _begun(_as_they_come(self._calls, submitted, buffersize, flag("return_exceptions", return_exceptions)))
 
     def _submitted(self, fn: Callable[..., T], arguments: Iterable[_Row]) -> Iterator[MapItem]:
         """Submit the calls one by one, as they are drawn."""
@@ -126,32 +126,41 @@ def columns(name: str, iterables: Iterable[Iterable[Any]]) -> Iterator[_Row]:
     return zip(*found, strict=False)
 
 
-def in_order(
-    submitted: Iterator[MapItem], ahead: int | None, return_exceptions: bool = False, until: float = math.inf
+def outcomes_in_order(
+    pending: deque[MapItem],
+    submitted: Iterator[MapItem],
+    return_exceptions: bool = False,
+    until: float = math.inf,
 ) -> Iterator[Any]:
-    """Submit the first calls; the iterator yields the outcomes in order, and submits another call for each.
+    """Yield the outcomes of the pending calls in order, and submit another call for each.
 
-    It raises TimeoutError if the next outcome is not there at `until` (time.monotonic).
+    Raises TimeoutError if the next outcome is not there at `until` (time.monotonic).
     """
-    pending = deque(islice(submitted, ahead))
+    try:
+        while pending:
+            outcome = pending[0].outcome(return_exceptions, until)
+            del pending[0]
+            pending.extend(islice(submitted, 1))
+            yield outcome
+    finally:
+        _cancel(pending)
 
-    def outcomes() -> Iterator[Any]:
-        try:
-            while pending:
-                outcome = pending[0].outcome(return_exceptions, until)
-                del pending[0]
-                pending.extend(islice(submitted, 1))
-                yield outcome
-        finally:
-            _cancel(pending)
 
-    return outcomes()
+def _in_order(submitted: Iterator[MapItem], ahead: int, return_exceptions: bool) -> Iterator[Any]:
+    """Submit the first calls, and yield None; then yield the outcomes in order."""
+    pending = deque[MapItem]()
+    try:
+        pending.extend(islice(submitted, ahead))
+        yield None
+        yield from outcomes_in_order(pending, submitted, return_exceptions)
+    finally:
+        _cancel(pending)
 
 
 def _as_they_come(
     calls: CallSubmitter, submitted: Iterator[MapItem], ahead: int, return_exceptions: bool
 ) -> Iterator[Any]:
-    """Submit the first calls; the iterator yields each outcome as it comes, and submits another call for it."""
+    """Submit the first calls, and yield None; then yield each outcome as it comes, and submit another call for it."""
     ready: SimpleQueue[Future[Any]] = SimpleQueue()
     pending: dict[Future[Any], MapItem] = {}
     put = cast("Callable[[Future[Any]], object]", ready.put)
@@ -161,19 +170,23 @@ def _as_they_come(
             pending[item.future] = item
             item.future.add_done_callback(put)
 
-    def outcomes() -> Iterator[Any]:
-        try:
-            while pending:
-                with calls.waiting:
-                    future = ready.get()
-                outcome = pending.pop(future).outcome(return_exceptions)
-                submit(1)
-                yield outcome
-        finally:
-            _cancel(pending.values())
+    try:
+        submit(ahead)
+        yield None
+        while pending:
+            with calls.waiting:
+                future = ready.get()
+            outcome = pending.pop(future).outcome(return_exceptions)
+            submit(1)
+            yield outcome
+    finally:
+        _cancel(pending.values())
 
-    submit(ahead)
-    return outcomes()
+
+def _begun(outcomes: Iterator[Any]) -> Iterator[Any]:
+    """Have the first calls submitted; whenever the iterator is closed from now on, or goes, it cancels its calls."""
+    next(outcomes)
+    return outcomes
 
 
 def _cancel(pending: Iterable[MapItem]) -> None:

@@ -17,6 +17,11 @@ from scaler_protocol.ranges import shown
 _PREFIX: Final = "/uploaded"
 """The files have names below this, in tracebacks and as `__file__`; there are none."""
 
+OF_WORKERS: Final = frozenset({"blake3", "cloudpickle", "xxhash", "zmq", "scaler"}).union(
+    f"scaler_{part}" for part in ("client", "io", "launch", "protocol", "scheduler", "storage", "ui", "worker")
+)
+"""What workers themselves import, also later than at their start: another module of that name would end them."""
+
 
 class Bundle(NamedTuple):
     """A top-level module or package: its name, and its files by their paths, which begin with the name."""
@@ -41,7 +46,7 @@ def read_bundle(given: str | os.PathLike[str] | ModuleType) -> Bundle:
         path.stat()
         raise ValueError(f"{shown(str(path))} is no module: give a .py file, or the folder of a package")
     name = path.name.removesuffix(".py")
-    if not name.isidentifier() or name in sys.stdlib_module_names or name in ("scaler", "scaler_client", "cloudpickle"):
+    if not name.isidentifier() or name == "__main__" or name in sys.stdlib_module_names or name in OF_WORKERS:
         raise ValueError(f"{name!r} cannot be uploaded: it is no name of a module of yours")
     return Bundle(name, files)
 

@@ -14,7 +14,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
-from types import ModuleType
+from types import CoroutineType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scaler_client.objects.handles import Store, StoredPayload
@@ -120,12 +120,17 @@ class Environment:
                 self._own = _take_modules(names)
             sys.modules.update(self._others)
 
-    def initialize(self) -> None:
-        """Run the initializer if it has not run in this process; raises InitializerError, with its cause."""
+    def initialize(self, finish: Callable[[Any], object]) -> None:
+        """Run the initializer if it has not run in this process; raises InitializerError, with its cause.
+
+        If it returns a coroutine, as tasks may, `finish` runs that.
+        """
         if self._is_initialized:
             return
         try:
-            pickles.load(self._initializer)()
+            prepared = pickles.load(self._initializer)()
+            if type(prepared) is CoroutineType:
+                finish(prepared)
         except BaseException as error:  # sys.exit() does not end the worker
             raise InitializerError(f"the initializer of the client failed: {headline(error)}") from error
         self._is_initialized = True

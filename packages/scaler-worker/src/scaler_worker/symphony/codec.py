@@ -34,6 +34,7 @@ from scaler_worker.symphony import host_call
 from scaler_worker.symphony.events import CallEnded
 from scaler_worker.symphony.host_call import Answer
 from scaler_worker.symphony.remote_call import read_answer, task_input
+from scaler_worker.worker.coroutines import run_coroutine
 from scaler_worker.worker.invoke import (
     LoadedFunction,
     check_definition,
@@ -132,7 +133,7 @@ class CallCodec:
             if definition.serializer_stored:
                 serializer = self._store.get(bytes(definition.serializer_body))
                 definition = replace(definition, serializer_body=serializer)
-            loaded = load_function(definition)
+            loaded = load_function(definition, run_coroutine)
             if loaded.environment is not None:
                 raise DeserializeError("tasks of Symphony have no initializer, and find no uploaded modules")
         self._functions[definition.handle] = loaded

@@ -107,15 +107,19 @@ def _check_allowed(definition: Definition, allowed: Sequence[str]) -> None:
     )
 
 
-def load_function(definition: Definition) -> LoadedFunction:
-    """Load the function of a definition; raises DeserializeError naming what cannot be loaded, or InitializerError."""
+def load_function(definition: Definition, finish: Await) -> LoadedFunction:
+    """Load the function of a definition; raises DeserializeError naming what cannot be loaded, or InitializerError.
+
+    If an initializer returns a coroutine, `finish` runs it.
+    """
     encoding = definition.encoding
     with defining() as classes:
         if encoding == Encoding.PARTS:
             return _load_with_parts(definition, classes)
         function = load_named(definition.name) if not definition.body else _load(definition, pickle.loads)
         if isinstance(function, WrappedFunction):
-            return _load_in(environment(function.environment), replace(definition, body=function.function), classes)
+            entered, definition = environment(function.environment), replace(definition, body=function.function)
+            return _load_in(entered, definition, finish, classes)
     if encoding == Encoding.JSON:
         return LoadedFunction(function, encoding, _load_json, _dump_json, classes)
     return LoadedFunction(function, encoding, pickles.load, dump_value, classes)
@@ -126,16 +130,16 @@ def load_invoker(definition: Definition, finish: Await) -> Invoker:
 
     If a call returns a coroutine, `finish` runs it.
     """
-    loaded = load_function(definition)
+    loaded = load_function(definition, finish)
     if loaded.encoding != Encoding.PICKLE:
         return _invoker(loaded, finish)
     invoker = _pickle_invoker(loaded.function, finish, loaded.classes)
     return _within(loaded.environment, invoker) if loaded.environment is not None else invoker
 
 
-def _load_in(entered: Environment, definition: Definition, classes: Classes) -> LoadedFunction:
+def _load_in(entered: Environment, definition: Definition, finish: Await, classes: Classes) -> LoadedFunction:
     with entered:
-        entered.initialize()
+        entered.initialize(finish)
         function = _load(definition, pickle.loads)
     return LoadedFunction(function, Encoding.PICKLE, pickles.load, dump_value, classes, entered)
 
@@ -232,11 +236,13 @@ def _load_json(call: Buffer) -> tuple[list[Any], dict[str, Any]]:
     loaded = json.loads(bytes(call))
     if isinstance(loaded, list):
         return loaded, {}
+    if not isinstance(loaded, dict):
+        raise TypeError("a call is a list of arguments, or an object with args and kwargs")
     return loaded.get("args", []), loaded.get("kwargs", {})
 
 
 def _dump_json(value: Any) -> bytes:
-    return json.dumps(value).encode()
+    return json.dumps(value, allow_nan=False).encode()  # others cannot read NaN
 
 
 def _load_with_parts(definition: Definition, classes: Classes) -> LoadedFunction:
