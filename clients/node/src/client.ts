@@ -128,11 +128,12 @@ export class Client {
     if (!/^[^:]+:[^:]+$/.test(name)) throw new TypeError(`a function is named module:qualname, not ${name}`);
     const { kwargs } = options;
     const call = JSON.stringify(kwargs === undefined ? args : { args, kwargs });
+    const described = describe(name, options);
     const id = (BigInt(this.session) << 32n) | BigInt(++this.count);
     const result = new Promise<unknown>((resolve, reject) => {
       const task: Task = {
         id,
-        ...describe(name, options),
+        ...described,
         payload: Buffer.from(call),
         isStored: false,
         isSubmitted: false,
@@ -427,16 +428,16 @@ type Description = Pick<Task, "group" | "function" | "name">;
 
 const DESCRIBED_MOST = 1024;
 /** What calls of a function with the same options share, by these; the first ones leave first. */
-const described = new Map<string, Description>();
+const descriptions = new Map<string, Description>();
 
 function describe(name: string, options: CallOptions): Description {
   const { priority, retries, timeoutSeconds, capabilities } = options;
   const key = JSON.stringify([name, priority, retries, timeoutSeconds, capabilities]);
-  let found = described.get(key);
+  let found = descriptions.get(key);
   if (found === undefined) {
     found = description(name, options);
-    described.set(key, found);
-    if (described.size > DESCRIBED_MOST) described.delete(described.keys().next().value!);
+    descriptions.set(key, found);
+    if (descriptions.size > DESCRIBED_MOST) descriptions.delete(descriptions.keys().next().value!);
   }
   return found;
 }
