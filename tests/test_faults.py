@@ -75,6 +75,16 @@ def test_a_worker_is_killed(tmp_path: Path) -> None:
         assert "was killed by SIGKILL" in agent.said()
 
 
+def test_a_worker_that_stands_still_is_replaced(tmp_path: Path) -> None:
+    with Services(tmp_path) as services:
+        agent = services.add_agent(1)
+        with Client(services.address) as client:
+            pid = client.submit(os.getpid).result(SECONDS)
+            os.kill(pid, signal.SIGSTOP)
+            assert client.submit(os.getpid).result(2 * SECONDS) != pid
+        assert "is replaced: it has read no task for" in agent.said()
+
+
 def test_the_template_is_killed(tmp_path: Path) -> None:
     with Services(tmp_path) as services:
         agent = services.add_agent(2)

@@ -290,7 +290,7 @@ def test_who_comes_late_knows_since_when_tasks_wait_and_run() -> None:
     late = WorldMonitor(world)
     late.hear()
     for model in (early.model, late.model):
-        ages = [round(world.now - since, -1) for _, _, since in model.tasks.open_groups()]
+        ages = [round(world.now - since, -1) for _, _, _, since in model.tasks.open_groups()]
         assert sorted(ages) == [150.0, 200.0]
         _, hung, starving = findings(model, world.now)
         assert "has run for 3 min" in hung.text and "has run for 2 min 30 s; others' do" in starving.text

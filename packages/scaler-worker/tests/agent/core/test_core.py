@@ -46,6 +46,7 @@ from scaler_protocol.storage import DeleteObjects
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.core import AgentCore
 from scaler_worker.agent.core.events import SCHEDULER
+from scaler_worker.agent.core.in_flight import UNREAD_SECONDS
 from scaler_worker.agent.core.records import GROUP, NO_RUN, AgentConfig, WorkerRecord, run_ids
 from scaler_worker.ipc.frames import (
     DatagramReturned,
@@ -431,6 +432,35 @@ def test_only_the_running_task_is_charged() -> None:
     assert Counter(host.status.values())[Status.LOST] == 1
 
 
+@pytest.mark.parametrize("timeout", [0.0, 2.0])
+def test_a_worker_that_reads_nothing_is_replaced(timeout: float) -> None:
+    """It is stopped, say. Its runs have no part in that, so they are not charged, and run elsewhere."""
+    host = Host(1)
+    host.ready(0)
+    begun = host.now
+    runs = host.run(3, timeout_seconds=timeout)
+    while host.workers[0].alive:
+        host.wait_until_due()
+    assert 2 * UNREAD_SECONDS <= host.now - begun < 3 * UNREAD_SECONDS
+    assert "is replaced: it has read no task for 1" in host.logs[-1]
+    host.drain()
+    assert host.ran == set(runs) and not host.charged and set(host.status.values()) == {Status.VALUE}
+
+
+def test_a_worker_that_reads_late_goes_on() -> None:
+    host = Host(1)
+    host.ready(0)
+    for _ in range(5):
+        host.run(1)
+        host.now += 1.5 * UNREAD_SECONDS  # the agent was paused as well
+        host.settle()
+        host.workers[0].begin()
+        host.now += 10 * UNREAD_SECONDS
+        host.settle()
+        host.step(0)
+    assert host.workers[0].alive and len(host.ran) == 5 and not host.logs
+
+
 def test_a_long_task_keeps_nothing_back() -> None:
     host = Host(2)
     host.ready_all()
@@ -789,7 +819,8 @@ def test_where_no_worker_can_be_started_for_children_their_parent_is_ended() -> 
     done = next(m for m in host.sent if isinstance(m, Done))
     error = restore(done.results[0])
     assert isinstance(error, NestingLimitError) and "Too many open files" in str(error)
-    host.wait_until_due()
+    while not host.workers:
+        host.wait_until_due()
     host.ready_all()
     host.drain()
     assert host.outcomes == Counter([parent, child])

@@ -47,6 +47,8 @@ OUTLIERS: Final = 32
 """The slowest of each OUTLIERS runs does not count for the estimate of its function."""
 RETRY_SECONDS: Final = 0.05
 """Interval between attempts to stop a run."""
+UNREAD_SECONDS: Final = 5.0
+"""A worker that does not read a run for so long, and then another one, is stopped or hangs between runs."""
 
 
 class InFlight:
@@ -242,8 +244,10 @@ class InFlight:
         return entries
 
     def _watch(self, worker: WorkerRecord) -> None:
-        """Schedule `check_times` for the time when the worker's next run is overdue or times out."""
+        """Schedule `check_times` for the time when the worker's next run is overdue, times out or is still unread."""
         head = worker.datagrams[0]
+        if not (head.at or head.probed):
+            self.check_at = min(self.check_at, head.since + UNREAD_SECONDS)
         if timeout := head.entries[head.at][2].timeout:
             self.check_at = min(self.check_at, head.since + timeout)
         if worker.withdrawn or len(worker.datagrams) > 1 or (not head.revoked and head.at + 1 < len(head.entries)):
@@ -289,6 +293,7 @@ class InFlight:
 
     def _advance(self, worker: WorkerRecord, count: int, now: float) -> None:
         head = worker.datagrams[0]
+        worker.unread_seconds = 0.0
         head.at += count
         worker.last_run = head.entries[head.at - 1][0]
         head.since = now
@@ -393,7 +398,7 @@ class InFlight:
 
         If it happens twice without a revocation, a task has overwritten the revoked sequence.
         """
-        worker.last_run = event.run
+        worker.last_run, worker.unread_seconds = event.run, 0.0
         # A run that was reclaimed from a revoked datagram may be in the next one already, which is not returned.
         entry = worker.next_entry()
         if entry is None or entry[RUN] != event.run or worker.datagrams[0].sequence != event.sequence:
@@ -440,12 +445,20 @@ class InFlight:
         for handle in event.handles:
             worker.defined.pop(handle, None)
         head = worker.datagrams[0] if worker.datagrams else None
+        if head is not None and head.sequence in event.sequences:
+            # The agent may have been paused itself: one look counts for UNREAD_SECONDS at most.
+            worker.unread_seconds += min(now - head.since, UNREAD_SECONDS)
         for datagram in [each for each in reversed(worker.datagrams) if each.sequence in event.sequences]:
             worker.datagrams.remove(datagram)
             self._requeue(worker, datagram.left())
         if worker.datagrams and worker.datagrams[0] is not head:
             worker.datagrams[0].since = now
         self._workers.reindex(worker, now)
+        if worker.unread_seconds >= 2 * UNREAD_SECONDS and worker.state != WorkerState.STOPPING:
+            text = f"it has read no task for {worker.unread_seconds:.0f} s: it is stopped, or hangs between two tasks"
+            text = f"{worker.name} (process {worker.pid}) is replaced: {text}"
+            self.effects.append(Log(logging.WARNING, text, worker=worker.name))
+            self.kill(worker, None, b"", now)
 
     def run_seen(self, worker: WorkerRecord, event: events.RunSeen, now: float) -> None:
         """The worker's current run after a recall is known: kill the worker if that run is to be stopped."""
@@ -525,12 +538,15 @@ class InFlight:
     # --- time -------------------------------------------------------------------------------------------------------
 
     def check_times(self, now: float) -> None:
-        """Stop runs that exceed their timeout; reclaim runs behind overdue ones."""
+        """Stop runs that exceed their timeout; reclaim runs behind overdue ones, and those that are not read."""
         self.check_at = math.inf
         for worker in self._workers:
             if not worker.datagrams or worker.state == WorkerState.STOPPING:
                 continue
             head = worker.datagrams[0]
+            if not (head.at or head.probed) and now >= head.since + UNREAD_SECONDS:
+                head.probed = True
+                self.effects.append(events.RecallTail(worker.number))
             entry = head.entries[head.at]
             timeout = entry[GROUP].timeout
             if timeout and now >= head.since + timeout:
