@@ -17,7 +17,7 @@ from support.storage import WatchedStorage
 from support.waiting import wait_until
 
 CALLS = 20
-SIZE = 100_000
+SIZE = 300_000
 WORK_SECONDS = 0.1
 """What the other calls take: on a slow host a call that takes nothing may be late, and second runs of these few
 milliseconds are soon all that are allowed."""
