@@ -339,11 +339,17 @@ def test_a_fetcher_that_is_killed_or_stopped(host: CachingHost, monkeypatch: pyt
     assert host.connect().get(reference) == content
 
 
+def delete(writer: ObjectConnection, reference: Reference) -> None:
+    """Delete an object; returns when the server has done so."""
+    writer.delete([reference])
+    writer.put(b"this is answered after the deletion")
+
+
 def test_what_is_deleted_is_not_found_although_it_is_cached(host: CachingHost) -> None:
     writer = host.beside_server()
     reference = writer.put(pattern(2 * MIB))
     got = host.connect().get(reference)
-    writer.delete([reference])
+    delete(writer, reference)
     with pytest.raises(ObjectNotFoundError):
         host.connect().get(reference)
     assert got == pattern(2 * MIB)
@@ -357,7 +363,7 @@ def test_what_is_deleted_in_the_middle(host: CachingHost, monkeypatch: pytest.Mo
     with ThreadPoolExecutor() as pool:
         waiting = [pool.submit(host.connect().get, reference) for _ in range(2)]
         wait_until(lambda: host.relay.held)
-        writer.delete([reference])
+        delete(writer, reference)
         host.relay.release()
         for future in waiting:
             assert isinstance(future.exception(DEADLINE), ObjectNotFoundError)
@@ -369,7 +375,7 @@ def test_what_is_written_anew_is_fetched_anew(host: CachingHost) -> None:
     for seed in range(3):
         reference = writer.put(pattern(2 * MIB, seed), name=name)
         assert host.connect().get(reference) == pattern(2 * MIB, seed)
-        writer.delete([reference])
+        delete(writer, reference)
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -392,7 +398,7 @@ def test_parts_of_two_versions_are_never_mixed(
         assert reached.wait(DEADLINE)
         for _ in range(100):  # what had reached the server is answered
             assert writer.get(small) == b"small"
-        writer.delete([reference])
+        delete(writer, reference)
         writer.put(other, name=name)
         go.set()
         assert got.result(DEADLINE) == other
