@@ -39,6 +39,7 @@ def recorded(service: int, tmp_path_factory: pytest.TempPathFactory) -> Sequence
     return scheduler_traffic() if service == ServiceKind.SCHEDULER else storage_traffic(folder)
 
 
+@pytest.mark.timeout(300)  # it waits for nothing, and computes for a minute on a slow machine
 def test_mutated_messages_are_refused_or_taken(service: int, recorded: Sequence[bytes]) -> None:
     port = Port(service)
     port.send(Mutations(recorded, 1).next, MESSAGES, 1)
