@@ -283,5 +283,5 @@ def _row_of(block: CallBlock, position: int) -> Sequence[Any] | None:
     try:
         args, _ = pickle.loads(call)
         return tuple(args)
-    except BaseException:  # what a user's class does when it is loaded, such as sys.exit()
+    except (Exception, SystemExit):  # what a user's class does when it is loaded
         return None

@@ -33,6 +33,7 @@ class LongResults:
         self._granted: dict[int, tuple[SessionRecord, int]] = {}
         """By run."""
         self._bytes = 0
+        """Of all sessions."""
         self._expected = False
         """Whether any function has returned such a result."""
 

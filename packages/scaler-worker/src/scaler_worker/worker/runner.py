@@ -80,8 +80,9 @@ _TOO_BIG: Final = (
 BRIEF_NANOSECONDS: Final = 200_000
 """Shorter runs are assumed to be CPU-bound: reading the CPU clock costs more than many tasks."""
 TEXT_LIMIT: Final = 4096 - REPLY.size
-_EXCERPT: Final = 2800
 """Bytes of output per reply: a reply of PIPE_BUF bytes in all is written atomically on Linux."""
+_EXCERPT: Final = 2800
+"""Characters from the end of a traceback that monitors are sent of an exception in object storage."""
 LONG_NANOSECONDS: Final = 50_000_000
 """Peak memory is read after runs longer than this."""
 

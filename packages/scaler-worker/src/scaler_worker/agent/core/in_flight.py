@@ -48,7 +48,7 @@ OUTLIERS: Final = 32
 RETRY_SECONDS: Final = 0.05
 """Interval between attempts to stop a run."""
 UNREAD_SECONDS: Final = 5.0
-"""A worker that does not read a run for so long, and then another one, is stopped or hangs between runs."""
+"""A worker that leaves what it was sent unread for twice as long is stopped, or hangs between two tasks."""
 
 
 class InFlight:
