@@ -24,7 +24,6 @@ from support.waiting import wait_until
 
 TASKS = 1000
 TASK_SECONDS = 0.003
-RUNS_ELSEWHERE_SECONDS = 3.0
 
 
 class Flight:
@@ -108,12 +107,9 @@ def test_a_host_is_killed(tmp_path: Path) -> None:
             flight = Flight(client, tmp_path)
             flight.wait_for(TASKS // 5)
             family = agents[0].family()
-            killed = time.monotonic()
             agents[0].kill()
             flight.land()
-            seconds = time.monotonic() - killed
-            print(f"all landed {seconds:.2f} s after the kill of an agent")
-            assert seconds < RUNS_ELSEWHERE_SECONDS
+        assert f":{agents[0].pid} is gone: its connection is gone" in services.scheduler.said()
         wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), "the workers follow", 5)
 
 

@@ -94,10 +94,10 @@ class ServerOptions(ServiceOptions):
 
 
 def _require_writable(option: str, directory: Path) -> None:
-    """Make the directory, and something in it for a moment: permissions alone do not tell whether it is writable."""
+    """Make the directory, and a file without a name in it: permissions alone do not tell whether it is writable."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryDirectory(dir=directory).cleanup()
+        tempfile.TemporaryFile(dir=directory).close()
         fault = parent_fault(directory)
     except OSError as error:
         reason = error.strerror or error
