@@ -72,16 +72,34 @@ def test_a_failure_names_its_item_and_cancels_what_is_under_way(client: Client, 
 
 @pytest.mark.parametrize("name", ["imap", "imap_unordered"])
 def test_calls_whose_results_nobody_takes_are_cancelled(client: Client, name: str, tmp_path: Path) -> None:
-    def broken() -> Iterator[int]:
-        yield from [0] * 10
-        raise KeyError("the iterable")
-
     lazy_map, flags = getattr(client, name), itertools.repeat(tmp_path / "never")
     lazy_map(wait_for, flags, [0] * 10).close()
     lazy_map(wait_for, flags, [0] * 10)
-    with pytest.raises(KeyError, match="the iterable"):
-        lazy_map(wait_for, flags, broken())
+    lazy_map(wait_for, flags, broken(10)).close()
     assert client.options(priority=-1).submit(double, 2).result(SECONDS) == 4, "no call before it waits for the file"
+
+
+def broken(count: int) -> Iterator[int]:
+    yield from range(count)
+    raise KeyError("the iterable")
+
+
+@pytest.mark.parametrize("name", ["imap", "imap_unordered", "executor"])
+@pytest.mark.parametrize("return_exceptions", [False, True])
+def test_what_an_iterable_raises_comes_after_the_results(client: Client, name: str, return_exceptions: bool) -> None:
+    if name == "executor":
+        results = client.executor().map(double, broken(5), buffersize=2)
+    else:
+        results = getattr(client, name)(double, broken(5), buffersize=2, return_exceptions=return_exceptions)
+    assert sorted(next(results) for _ in range(5)) == [0, 2, 4, 6, 8]
+    with pytest.raises(KeyError, match="the iterable"):
+        next(results)
+
+
+@pytest.mark.parametrize("name", ["imap", "imap_unordered"])
+def test_an_iterable_that_raises_at_once_is_the_error_of_the_call(client: Client, name: str) -> None:
+    with pytest.raises(KeyError, match="the iterable"):
+        getattr(client, name)(double, broken(0))
 
 
 @pytest.mark.parametrize("name", ["map", "starmap", "imap", "imap_unordered"])

@@ -128,6 +128,26 @@ def test_a_failed_initializer_is_the_cause_and_is_tried_again(single: LocalClust
         assert client.submit(abs, -1).result(SECONDS) == 1
 
 
+@pytest.mark.parametrize("uploads", [False, True])
+def test_an_initializer_may_submit_calls_and_wait_for_them(
+    single: LocalCluster, write: Callable[..., Path], uploads: bool
+) -> None:
+    address = single.address
+
+    def initialize() -> None:
+        with Client(address, timeout_seconds=SECONDS) as inside:
+            builtins.scaler_prepared = inside.submit(abs, -3).result()  # type: ignore[attr-defined]
+
+    def prepared() -> int:
+        found: int = builtins.scaler_prepared  # type: ignore[attr-defined]
+        return found
+
+    with Client(address, timeout_seconds=SECONDS, initializer=initialize) as client:
+        if uploads:
+            client.upload(write("first"))
+        assert client.submit(prepared).result(SECONDS) == 3
+
+
 def test_what_cannot_be_prepared_is_refused(cluster: LocalCluster, write: Callable[..., Path]) -> None:
     with pytest.raises(TypeError, match="initializer='text' cannot be called"):
         Client(cluster.address, initializer="text")  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from weakref import WeakSet
 
-from scaler_client.api.lazy_maps import BUFFERS, MapItem, outcomes_in_order
+from scaler_client.api.lazy_maps import BUFFERS, MapItem, SubmittedItems, outcomes_in_order
 from scaler_client.futures.waiters import deadline
 from scaler_client.parameters import check
 
@@ -105,9 +105,10 @@ class ClientExecutor(concurrent.futures.Executor):
         if buffersize is not None:
             check("buffersize", buffersize, BUFFERS)
         rows = enumerate(zip(*iterables, strict=False))
-        submitted = (MapItem(self.submit(fn, *row), number, row) for number, row in rows)
+        items = (MapItem(self.submit(fn, *row), number, row) for number, row in rows)
         # The iterator has not begun: as with other executors, the calls run although nobody takes their results.
-        return outcomes_in_order(deque(islice(submitted, buffersize)), submitted, until=deadline(timeout))
+        pending = deque(islice(items, buffersize))
+        return outcomes_in_order(pending, SubmittedItems(items), until=deadline(timeout))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Refuse further calls; the client stays connected.

@@ -42,7 +42,8 @@ class LazyMaps:
 
         The first `buffersize` calls are submitted at once, and another one with each result that is taken. So endless
         iterables may be mapped. A failure is raised in its place, with a note of its item; this, or closing the
-        iterator, cancels the calls that are under way. `client.options(…).imap` has options.
+        iterator, cancels the calls that are under way. What an iterable raises comes after the results of the items
+        before. `client.options(…).imap` has options.
 
         Args:
             fn: a callable with as many parameters as there are iterables.
@@ -89,8 +90,10 @@ class LazyMaps:
         submitted = self._submitted(fn, columns("imap_unordered()", iterables))
         return _begun(_as_they_come(self._calls, submitted, buffersize, flag("return_exceptions", return_exceptions)))
 
-    def _submitted(self, fn: Callable[..., T], arguments: Iterable[_Row]) -> Iterator[MapItem]:
-        """Submit the calls one by one, as they are drawn."""
+    def _submitted(self, fn: Callable[..., T], arguments: Iterable[_Row]) -> SubmittedItems:
+        return SubmittedItems(self._submit(fn, arguments))
+
+    def _submit(self, fn: Callable[..., T], arguments: Iterable[_Row]) -> Iterator[MapItem]:
         calls, options = self._calls, self._options
         callee = calls.find(fn, options.reserialize)
         group, reserialized = calls.group_with(callee, options), set[int]() if options.reserialize else None
@@ -126,9 +129,29 @@ def columns(name: str, iterables: Iterable[Iterable[Any]]) -> Iterator[_Row]:
     return zip(*found, strict=False)
 
 
+class SubmittedItems:
+    """The calls of a lazy map, submitted as they are taken. What ends them early is raised behind their outcomes."""
+
+    def __init__(self, submitted: Iterator[MapItem]) -> None:
+        self._submitted = submitted
+        self._error: Exception | None = None
+
+    def take(self, count: int | None) -> Iterator[MapItem]:
+        """Submit up to so many calls; None: all."""
+        try:
+            yield from islice(self._submitted, count)
+        except Exception as error:
+            self._error = error
+
+    def check(self) -> None:
+        """Raise what an iterable has raised, or the submission of a call."""
+        if self._error is not None:
+            raise self._error
+
+
 def outcomes_in_order(
     pending: deque[MapItem],
-    submitted: Iterator[MapItem],
+    submitted: SubmittedItems,
     return_exceptions: bool = False,
     until: float = math.inf,
 ) -> Iterator[Any]:
@@ -140,17 +163,20 @@ def outcomes_in_order(
         while pending:
             outcome = pending[0].outcome(return_exceptions, until)
             del pending[0]
-            pending.extend(islice(submitted, 1))
+            pending.extend(submitted.take(1))
             yield outcome
+        submitted.check()
     finally:
         _cancel(pending)
 
 
-def _in_order(submitted: Iterator[MapItem], ahead: int, return_exceptions: bool) -> Iterator[Any]:
+def _in_order(submitted: SubmittedItems, ahead: int, return_exceptions: bool) -> Iterator[Any]:
     """Submit the first calls, and yield None; then yield the outcomes in order."""
     pending = deque[MapItem]()
     try:
-        pending.extend(islice(submitted, ahead))
+        pending.extend(submitted.take(ahead))
+        if not pending:
+            submitted.check()
         yield None
         yield from outcomes_in_order(pending, submitted, return_exceptions)
     finally:
@@ -158,7 +184,7 @@ def _in_order(submitted: Iterator[MapItem], ahead: int, return_exceptions: bool)
 
 
 def _as_they_come(
-    calls: CallSubmitter, submitted: Iterator[MapItem], ahead: int, return_exceptions: bool
+    calls: CallSubmitter, submitted: SubmittedItems, ahead: int, return_exceptions: bool
 ) -> Iterator[Any]:
     """Submit the first calls, and yield None; then yield each outcome as it comes, and submit another call for it."""
     ready: SimpleQueue[Future[Any]] = SimpleQueue()
@@ -166,12 +192,14 @@ def _as_they_come(
     put = cast("Callable[[Future[Any]], object]", ready.put)
 
     def submit(count: int) -> None:
-        for item in islice(submitted, count):
+        for item in submitted.take(count):
             pending[item.future] = item
             item.future.add_done_callback(put)
 
     try:
         submit(ahead)
+        if not pending:
+            submitted.check()
         yield None
         while pending:
             with calls.waiting:
@@ -179,6 +207,7 @@ def _as_they_come(
             outcome = pending.pop(future).outcome(return_exceptions)
             submit(1)
             yield outcome
+        submitted.check()
     finally:
         _cancel(pending.values())
 

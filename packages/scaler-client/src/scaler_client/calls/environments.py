@@ -36,6 +36,8 @@ class EnvironmentKey(NamedTuple):
     id: bytes
     content: bytes
     is_stored: bool
+    initializes: bool = True
+    """Whether its initializer runs first: not for calls that the initializer itself submits."""
 
     def wrap(self, function: bytes) -> bytes:
         """The pickle of a function in this environment."""
@@ -95,7 +97,9 @@ class Environment:
         self._others: dict[str, ModuleType] = {}
         self._last = ""
         """The module that was imported last when it was entered."""
-        self._is_initialized = not self._initializer
+        self._is_initialized = not (self._initializer and key.initializes)
+        self.key_of_calls = key
+        """What the calls that are submitted inside of it have."""
 
     def __enter__(self) -> Environment:
         global _entered
@@ -127,23 +131,27 @@ class Environment:
         """
         if self._is_initialized:
             return
+        self.key_of_calls = self.key._replace(initializes=False)
         try:
             prepared = pickles.load(self._initializer)()
             if type(prepared) is CoroutineType:
                 finish(prepared)
         except BaseException as error:  # sys.exit() does not end the worker
             raise InitializerError(f"the initializer of the client failed: {headline(error)}") from error
+        finally:
+            self.key_of_calls = self.key
         self._is_initialized = True
 
 
 _entered: Environment | None = None
-_kept: OrderedDict[bytes, Environment] = OrderedDict()
+_kept: OrderedDict[tuple[bytes, bool], Environment] = OrderedDict()
 
 
 def environment(key: EnvironmentKey) -> Environment:
     """The environment with this key in this process; raises ScalerError if its content cannot be fetched."""
-    found = _kept.pop(key.id, None) or Environment(key)
-    _kept[key.id] = found
+    name = (key.id, key.initializes)
+    found = _kept.pop(name, None) or Environment(key)
+    _kept[name] = found
     if len(_kept) > KEPT:
         _kept.popitem(last=False)
     return found
@@ -151,7 +159,7 @@ def environment(key: EnvironmentKey) -> Environment:
 
 def entered_key() -> EnvironmentKey | None:
     """The environment of the task that this process runs, which clients inside of it have, too."""
-    return _entered.key if _entered is not None else None
+    return _entered.key_of_calls if _entered is not None else None
 
 
 def _take_modules(names: frozenset[str]) -> dict[str, Any]:
