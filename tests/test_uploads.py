@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import importlib
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,14 @@ def test_an_initializer_may_submit_calls_and_wait_for_them(
 def test_what_cannot_be_prepared_is_refused(cluster: LocalCluster, write: Callable[..., Path]) -> None:
     with pytest.raises(TypeError, match="initializer='text' cannot be called"):
         Client(cluster.address, initializer="text")  # type: ignore[arg-type]
+    lock = threading.Lock()
+    with pytest.raises(TypeError) as raised:
+        Client(cluster.address, timeout_seconds=SECONDS, initializer=lambda: lock)
+    assert (
+        "the initializer -> " in getattr(raised.value, "__notes__", ["the initializer -> "])[-1]
+    )  # noted from 3.11 on
+    with Client(cluster.address, timeout_seconds=SECONDS) as client, pytest.raises(TypeError, match="3 cannot be upl"):
+        client.upload(3)  # type: ignore[arg-type]
 
     class Own(Serializer):
         @staticmethod

@@ -45,7 +45,7 @@ def test_every_worker_runs_the_call_and_a_failure_hides_no_result(client: Client
 def test_what_is_no_worker_or_cannot_be_called_is_said(client: Client) -> None:
     with pytest.raises(ValueError, match=r"there is no worker 'vm:1'; the first ones are: .*:\d+"):
         client.run(abs, -1, workers=["vm:1"])
-    with pytest.raises(TypeError, match="is a text: give a list"):
+    with pytest.raises(TypeError, match="is one value: give a list"):
         client.run(abs, -1, workers="vm:1")
     with pytest.raises(TypeError):
         client.run(abs)

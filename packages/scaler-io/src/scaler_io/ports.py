@@ -47,6 +47,12 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
     return True
 
 
+def listen_problem(number: int | None, reason: str = "") -> str:
+    """Why an address cannot be listened to, by the error's number, and what helps if another program has it."""
+    reason = reason or os.strerror(number or 0)
+    return f"{reason}; choose another address, or end what listens there" if number == errno.EADDRINUSE else reason
+
+
 def path_problem(path: str) -> str:
     """Why no service can listen at an existing path: it is no socket, or a service answers there; "" if one can."""
     if not stat.S_ISSOCK(os.stat(path).st_mode):
@@ -59,7 +65,7 @@ def path_problem(path: str) -> str:
     # Only a refusal proves that no service listens: one that is too busy to accept is alive.
     if problem in (errno.ECONNREFUSED, errno.ENOENT):
         return ""
-    return os.strerror(problem if problem == errno.EACCES else errno.EADDRINUSE)
+    return listen_problem(problem if problem == errno.EACCES else errno.EADDRINUSE)
 
 
 def _try(host: str, port: int) -> None:

@@ -124,7 +124,8 @@ def _has_ipv6() -> bool:
 def test_a_port_in_use_is_named() -> None:
     with listening(LOOPBACK) as listener, pytest.raises(ListenError) as raised:
         Listener(listener.address)
-    assert str(raised.value) == f"cannot listen to {listener.address}: Address already in use"
+    remedy = "choose another address, or end what listens there"
+    assert str(raised.value) == f"cannot listen to {listener.address}: Address already in use; {remedy}"
 
 
 @pytest.mark.parametrize("address", [Address("192.0.2.1", 1), Address("no-such-name.invalid", 1)])

@@ -110,7 +110,8 @@ def test_a_monitor_address_that_cannot_be_had_is_one_line_and_no_end() -> None:
             line = started.read_until("monitor")
             assert "[WARNING]" in line
             assert line.endswith(
-                f"no monitor can subscribe at {monitor}: cannot listen to {monitor}: Address already in use\n"
+                f"no monitor can subscribe at {monitor}: cannot listen to {monitor}: Address already in use; "
+                "choose another address, or end what listens there\n"
             )
             path = Path(started.read_until("monitor address").rpartition("ipc://")[2].strip())
             assert path.is_socket() and path.stat().st_mode & 0o777 == 0o700
@@ -195,7 +196,10 @@ def test_a_port_in_use_is_one_line_and_exit_code_1() -> None:
             check=False,
         )
     assert ended.returncode == 1
-    assert ended.stderr == f"scaler_scheduler: cannot listen to tcp://127.0.0.1:{port}: Address already in use\n"
+    assert ended.stderr == (
+        f"scaler_scheduler: cannot listen to tcp://127.0.0.1:{port}: Address already in use; "
+        "choose another address, or end what listens there\n"
+    )
 
 
 @pytest.mark.parametrize(

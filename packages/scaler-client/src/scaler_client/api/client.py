@@ -171,6 +171,7 @@ class Client(ClientCalls, ShownInNotebooks):
             module: a `.py` file, the folder of a package, or a module of either kind, whose files are read again.
 
         Raises:
+            TypeError: it is neither a module nor a path.
             ValueError: it is no module or package of Python files, the client has a serializer of its own, or this is
                 inside a task.
             OSError: the files cannot be read.

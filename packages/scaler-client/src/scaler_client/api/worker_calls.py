@@ -106,8 +106,8 @@ def _chosen(named: Mapping[str, bytes], workers: Iterable[str] | None) -> Mappin
     """Those of the workers; raises ValueError for one that there is not."""
     if workers is None:
         return named
-    if isinstance(workers, str):
-        raise TypeError(f"workers={workers!r} is a text: give a list of ids, as run() has them")
+    if isinstance(workers, (str, bytes)):
+        raise TypeError(f"workers={shown(workers)} is one value: give a list of ids, as run() has them")
     chosen = list(items("workers", workers))
     for worker in chosen:
         if worker not in named:

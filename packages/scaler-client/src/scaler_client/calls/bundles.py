@@ -33,8 +33,10 @@ class Bundle(NamedTuple):
 def read_bundle(given: str | os.PathLike[str] | ModuleType) -> Bundle:
     """The bundle of a module, or of a path of one: a `.py` file, or the folder of a package.
 
-    Raises ValueError for what is none, and OSError if it cannot be read.
+    Raises ValueError for what is none, TypeError for what names none, and OSError if it cannot be read.
     """
+    if not isinstance(given, (str, os.PathLike, ModuleType)):
+        raise TypeError(f"{shown(given)} cannot be uploaded: give a module, a .py file, or the folder of a package")
     path = _path_of(given) if isinstance(given, ModuleType) else Path(given).absolute()
     if path.is_dir():
         if not (path / "__init__.py").is_file():

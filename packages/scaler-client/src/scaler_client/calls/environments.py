@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scaler_client.objects.handles import Store, StoredPayload
 from scaler_client.payloads import pickles
-from scaler_client.payloads.user_exceptions import headline
+from scaler_client.payloads.user_exceptions import add_note, headline
 from scaler_client.task_context import object_payload
 from scaler_protocol.errors import InitializerError
 
@@ -58,7 +58,7 @@ class ClientEnvironment:
         """`owner` identifies the client, for which the initializer runs."""
         self._bundles, self._initializer, self._owner = bundles, initializer, owner
         modules = tuple(bundles[name] for name in sorted(bundles))
-        self._content = pickle.dumps((modules, bytes(pickles.dump(initializer)) if initializer is not None else b""), 5)
+        self._content = pickle.dumps((modules, _dumped(initializer) if initializer is not None else b""), 5)
         self._id = blake2b(self._content + (owner if initializer else b""), digest_size=16).digest()
         self._handle: bytes | None = None
 
@@ -77,6 +77,17 @@ class ClientEnvironment:
         if type(self._handle) is StoredPayload:
             return EnvironmentKey(self._id, self._handle.object.reference, is_stored=True)
         return EnvironmentKey(self._id, self._handle, is_stored=False)
+
+
+def _dumped(initializer: Callable[[], object]) -> bytes:
+    """Its pickle; the error of one that has none names the part at fault."""
+    try:
+        return bytes(pickles.dump(initializer))
+    except Exception as error:
+        from scaler_client.payloads.unpicklable import fault_in  # workers need it not
+
+        add_note(error, fault_in("the initializer", initializer, pickles.dump))
+        raise
 
 
 # --- in workers -----------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from scaler_io.ports import listen_problem
 from scaler_io.service.metrics import Newest, StatusCollector
 from scaler_io.transport.endpoint import ListenError
 from scaler_protocol.addresses import Address
@@ -67,7 +68,9 @@ class MetricsPage:
             self._server = _PageServer(address)
         except OSError as error:
             where = str(address).removeprefix("tcp://")
-            raise ListenError(f"cannot serve metrics at {where}: {error.strerror or error}") from None
+            raise ListenError(
+                f"cannot serve metrics at {where}: {listen_problem(error.errno, error.strerror or str(error))}"
+            ) from None
         self._server.set_app(make_wsgi_app(registry))
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()

@@ -9,6 +9,7 @@ import zmq
 
 from scaler_io import descriptors
 from scaler_io.links.streams import Frames
+from scaler_io.ports import listen_problem
 from scaler_io.security.authorized import AuthorizedKeys
 from scaler_io.security.keyring import MONITOR_KEYS, Credentials
 from scaler_io.transport.connections import TOPIC_BYTES, SubscriptionLimiter
@@ -67,7 +68,7 @@ class Publisher:
         try:
             self._socket.bind(str(address))
         except zmq.ZMQError as error:
-            raise ListenError(f"cannot listen to {address}: {os.strerror(error.errno or 0)}") from None
+            raise ListenError(f"cannot listen to {address}: {listen_problem(error.errno)}") from None
         finally:
             os.umask(mask)
 

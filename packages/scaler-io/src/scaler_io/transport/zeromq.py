@@ -18,7 +18,7 @@ import zmq
 from scaler_io import descriptors
 from scaler_io.links.streams import Frames
 from scaler_io.links.uplink import Uplink
-from scaler_io.ports import path_problem
+from scaler_io.ports import listen_problem, path_problem
 from scaler_io.security.authorized import AuthorizedKeys
 from scaler_io.security.keyring import ANYONE, KEY_BYTES, LINK_KEYS, Credentials, Principal
 from scaler_io.transport.connections import FRAME_BYTES, Connection, ConnectionLimiter
@@ -101,7 +101,7 @@ class Listener:
         try:
             self._socket.bind(str(address) if address.path or address.port else f"{str(address).removesuffix('0')}*")
         except zmq.ZMQError as error:
-            raise self._refusal(address, os.strerror(error.errno or 0)) from None
+            raise self._refusal(address, listen_problem(error.errno)) from None
         finally:
             os.umask(mask)
         bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)

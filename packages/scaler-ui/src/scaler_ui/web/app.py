@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scaler_io.ports import listen_problem
 from scaler_io.security.keyring import SUBSCRIBER_KEYS
 from scaler_io.service.cli import Command
 from scaler_io.service.options import KEYS, PARENT_PID, Option, Refusal, path, whole_number
@@ -149,7 +150,8 @@ def _check_free(options: WebOptions) -> None:
     try:
         socket.create_server((options.host, options.port), family=family).close()
     except OSError as error:
-        raise OSError(f"cannot listen to {options.host} port {options.port}: {error.strerror}") from None
+        problem = listen_problem(error.errno, error.strerror or str(error))
+        raise OSError(f"cannot listen to {options.host} port {options.port}: {problem}") from None
 
 
 def _is_a_fault(record: logging.LogRecord) -> bool:
