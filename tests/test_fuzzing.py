@@ -17,7 +17,7 @@ from support.gates import SECONDS
 from support.memory_attacks import Attacker
 from support.tasks import add
 
-MESSAGES = 50_000
+MESSAGES = 20_000
 """For each service."""
 SOAK_MESSAGES = 5_000_000
 LIFE_MESSAGES = 100_000

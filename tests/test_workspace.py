@@ -6,8 +6,8 @@ import runpy
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import fields
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -110,11 +110,35 @@ def imports_of(package: Path) -> list[Path]:
     return [package / "src" / name for name in names]
 
 
-def modules() -> Iterator[tuple[Path, ast.Module, int]]:
-    """Every module of the packages: its path in the repository, its tree, its number of lines."""
-    for path in sorted(ROOT.glob("packages/*/src/**/*.py")):
-        source = path.read_text(encoding="utf-8")
-        yield path.relative_to(ROOT), ast.parse(source, str(path)), len(source.splitlines())
+class Source:
+    """What a module of the packages contains; `path` is that in the repository."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.relative_to(ROOT)
+        self.name = ".".join(self.path.with_suffix("").parts[3:]).removesuffix(".__init__")
+        self.classes: list[ast.ClassDef] = []
+        self.functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
+        self.imports: list[ast.Import | ast.ImportFrom] = []
+        self.read: set[str] = set()
+        """The names of the attributes that it reads."""
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+            if isinstance(node, ast.Attribute):
+                if isinstance(node.ctx, ast.Load):
+                    self.read.add(node.attr)
+            elif isinstance(node, ast.ClassDef):
+                self.classes.append(node)
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                self.functions.append(node)
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                self.imports.append(node)
+        for definition in (*self.classes, *self.functions):
+            definition.body.clear()
+
+
+@cache
+def sources() -> tuple[Source, ...]:
+    """Every module of the packages."""
+    return tuple(map(Source, sorted(ROOT.glob("packages/*/src/**/*.py"))))
 
 
 def test_there_are_eight_packages() -> None:
@@ -188,46 +212,38 @@ def test_constraints_are_what_the_lock_holds() -> None:
 
 def test_class_names_are_used_once() -> None:
     places: dict[str, list[str]] = defaultdict(list)
-    for path, tree, _ in modules():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                places[node.name].append(f"{path}:{node.lineno}")
+    for source in sources():
+        for definition in source.classes:
+            places[definition.name].append(f"{source.path}:{definition.lineno}")
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
 def test_functions_are_short() -> None:
     offenders = []
-    for path, tree, _ in modules():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lines = cast(int, node.end_lineno) - node.lineno + 1
-                if lines > MAX_FUNCTION_LINES:
-                    offenders.append(f"{path}:{node.lineno} {node.name}: {lines} lines")
+    for source in sources():
+        for function in source.functions:
+            lines = cast(int, function.end_lineno) - function.lineno + 1
+            if lines > MAX_FUNCTION_LINES:
+                offenders.append(f"{source.path}:{function.lineno} {function.name}: {lines} lines")
     assert offenders == []
 
 
 def test_modules_do_not_import_each_other_in_a_circle() -> None:
     """Imports within functions, and those for annotations only, count too."""
-    trees = {".".join(path.with_suffix("").parts[3:]).removesuffix(".__init__"): tree for path, tree, _ in modules()}
-    imports: dict[str, set[str]] = {name: set() for name in trees}
-    for name, tree in trees.items():
-        for node in ast.walk(tree):
+    imports: dict[str, set[str]] = {source.name: set() for source in sources()}
+    for source in sources():
+        for node in source.imports:
             if isinstance(node, ast.Import):
-                imports[name].update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                assert node.level == 0, f"{name}:{node.lineno} is a relative import"
+                imports[source.name].update(alias.name for alias in node.names)
+            else:
+                assert node.level == 0, f"{source.path}:{node.lineno} is a relative import"
                 found = [f"{node.module}.{alias.name}" for alias in node.names]
-                imports[name].update(one if one in trees else str(node.module) for one in found)
+                imports[source.name].update(one if one in imports else str(node.module) for one in found)
     TopologicalSorter(imports).prepare()  # raises CycleError, which names the modules of a circle
 
 
 def test_every_field_of_a_message_is_read() -> None:
-    read = {
-        node.attr
-        for _, tree, _ in modules()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
-    }
+    read = set().union(*(source.read for source in sources()))
     unread = {f"{kind.__name__}.{field.name}" for kind in get_args(Message) for field in fields(kind)}
     unread = {name for name in unread if name.partition(".")[2] not in read}
     assert unread == set()
@@ -240,14 +256,14 @@ def own_test(path: Path) -> Path:
 
 
 def test_every_test_module_stands_where_its_source_module_stands() -> None:
-    sources = {own_test(path) for path, _, _ in modules()}
+    expected = {own_test(source.path) for source in sources()}
     tests = {path.relative_to(ROOT) for path in ROOT.glob("packages/*/tests/**/test_*.py")}
-    assert {str(path.relative_to("packages")) for path in tests - sources} == SEVERAL.keys()
+    assert {str(path.relative_to("packages")) for path in tests - expected} == SEVERAL.keys()
 
 
 def test_every_source_module_has_a_test_module_or_one_that_covers_it() -> None:
     used: set[str] = set()
-    for path, _, _ in modules():
+    for path in (source.path for source in sources()):
         if path.name.startswith("__") or (ROOT / own_test(path)).is_file():
             continue
         module = Path(*path.parts[3:])
