@@ -210,7 +210,8 @@ class ScalerBackend(ParallelBackendBase):
         if limit is None:
             return []
         values = chain.from_iterable((*args, *kwargs.values()) for _, args, kwargs in func.items)
-        big = {id(value): value for value in values if type(value) not in SCALARS and _size(value) >= limit}
+        distinct = {id(value): value for value in values if type(value) not in SCALARS}  # most calls have some in common
+        big = {identity: value for identity, value in distinct.items() if _size(value) >= limit}
         if not big:
             return []
         places = {identity: _Shared(at) for at, identity in enumerate(big)}
