@@ -215,14 +215,15 @@ def test_a_graph_that_waits_for_workers(cluster: LocalCluster) -> None:
         assert client.submit(square, 5).result(SECONDS) == 25
 
 
-def test_wide_and_long(client: Client) -> None:
-    wide = {("n", i): (square, i) for i in range(50_000)}
-    assert client.get({**wide, "all": (total, list(wide))}, ["all"]) == {"all": sum(i * i for i in range(50_000))}
-    chain = {("c", i): (add, ("c", i - 1), 1) for i in range(1, 100_000)}
-    assert client.get({**chain, ("c", 0): 1}, [("c", 99_999)]) == {("c", 99_999): 100_000}
-    bad = {("c", i): (add, ("c", i - 1), 1) for i in range(1, 20_000)}
+@pytest.mark.parametrize("size", [20_000, pytest.param(100_000, marks=pytest.mark.soak)])
+def test_wide_and_long(client: Client, size: int) -> None:
+    wide = {("n", i): (square, i) for i in range(size // 2)}
+    assert client.get({**wide, "all": (total, list(wide))}, ["all"]) == {"all": sum(i * i for i in range(size // 2))}
+    chain = {("c", i): (add, ("c", i - 1), 1) for i in range(1, size)}
+    assert client.get({**chain, ("c", 0): 1}, [("c", size - 1)]) == {("c", size - 1): size}
+    bad = {("c", i): (add, ("c", i - 1), 1) for i in range(1, size // 5)}
     with pytest.raises(ValueError, match="way"):
-        client.get({**bad, ("c", 0): (explode, ("long", "way"))}, [("c", 19_999)])
+        client.get({**bad, ("c", 0): (explode, ("long", "way"))}, [("c", size // 5 - 1)])
 
 
 NEEDS: dict[str, list[str]] = {

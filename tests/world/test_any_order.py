@@ -15,8 +15,8 @@ from world.hosts import SimulatedHost
 from world.plans import FUNCTION, Plan
 from world.relays import RELAY_ADDRESS, RelayLife
 
-EXAMPLES = examples(25)
-EXAMPLES_BEHIND_RELAYS = examples(10)
+EXAMPLES = examples(15)
+EXAMPLES_BEHIND_RELAYS = examples(8)
 STEPS = 30
 MOST = 4
 """Hosts and clients at a time."""
