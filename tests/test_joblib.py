@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from scaler import Client
 from support.clusters import LocalCluster
+from support.gates import SECONDS
 from support.joblib_tasks import (
     Sized,
     Span,
@@ -166,15 +168,56 @@ def test_a_batch_that_fits_a_message_when_it_is_compressed_is_sent_in_one(monkey
     assert small < 16_000 and random > 60_000 and big > 200_000
 
 
-def test_batches_become_longer_by_what_their_calls_take(client: Client) -> None:
-    """Time that a batch waits for a worker says nothing about its size."""
-    from scaler_client.joblib import ScalerBackend
+class Division:
+    """Tasks of a call of joblib, each of whose calls takes `call_seconds`, ended one after the other."""
 
-    backend = ScalerBackend(client=client)
-    for calls, seconds, following in ((1, 0.001, 4), (4, 0.004, 16), (16, 0.08, 60), (60, 3.0, 6), (6, 6.0, 1)):
-        ended: Future[tuple[list[Any], float]] = Future()
-        ended.set_result(([None] * calls, seconds))
-        backend.retrieve_result_callback(ended)
-        assert backend.compute_batch_size() == following
-    backend.stop_call()
-    assert backend.compute_batch_size() == 1
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, call_seconds: float, batch_size: int | str = "auto") -> None:
+        self.sizes: list[int] = []
+        self._call_seconds, self._batch_size = call_seconds, batch_size
+        self._pending: deque[tuple[Future[Any], list[Any]]] = deque()
+        self._sent = threading.Semaphore(0)
+        monkeypatch.setattr("scaler_client.joblib.ScalerBackend._send", lambda _, batches: self._send(batches))
+
+    def _send(self, batches: list[Any]) -> Future[Any]:
+        self.sizes.append(sum(len(batch.items) for batch in batches))
+        self._pending.append((Future(), batches))
+        self._sent.release()
+        return self._pending[-1][0]
+
+    def run(self, client: Client, count: int) -> list[int]:
+        """The numbers of calls of the tasks that `count` calls for two workers become."""
+        results: list[Any] = []
+
+        def call() -> None:
+            with joblib.parallel_config("scaler", client=client, n_jobs=2):
+                calls = (joblib.delayed(abs)(-number) for number in range(count))
+                results.extend(joblib.Parallel(batch_size=self._batch_size)(calls))
+
+        caller = threading.Thread(target=call)
+        caller.start()
+        done = 0
+        while done < count:
+            assert self._sent.acquire(timeout=SECONDS)
+            ended, batches = self._pending.popleft()
+            calls = sum(len(batch.items) for batch in batches)
+            ended.set_result(([batch() for batch in batches], calls * self._call_seconds))
+            done += calls
+        caller.join(SECONDS)
+        assert results == list(range(count))
+        return self.sizes
+
+
+def test_tasks_become_longer_and_what_is_left_at_the_end_is_divided(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = Division(monkeypatch, 0.005).run(client, 80)
+    assert sizes[:4] == [1] * 4 and len(sizes) < 20 and max(sizes[-2:]) <= 4
+    sizes = Division(monkeypatch, 0.005).run(client, 1_000)
+    assert max(sizes) == 60 and len(sizes) < 45
+    assert set(Division(monkeypatch, 1.0).run(client, 20)) == {1}
+    sizes = Division(monkeypatch, 0.0).run(client, 20_000)
+    assert len(sizes) < 60
+
+
+def test_batches_of_a_size_that_was_asked_for_are_not_joined(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert max(Division(monkeypatch, 0.0001, batch_size=7).run(client, 70)) == 7

@@ -5,6 +5,7 @@ Needs joblib 1.4 or newer (`pip install scaler[joblib]`). joblib makes batches o
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import threading
@@ -41,16 +42,21 @@ _ROOM_BYTES: Final = 256
 """For the rest of the call."""
 _PICKLE: Final = 0x80
 """The first byte of a pickle."""
-_BATCH_SECONDS: Final = 0.3
-"""The calls of a batch shall take so long together: each process that a batch passes takes up to some milliseconds."""
+_TASK_SECONDS: Final = 0.3
+"""The calls of a task shall take so long together: each process that a task passes takes up to some milliseconds."""
+_LEAST_SECONDS: Final = 0.02
+"""At least so long at the end, when what is left is divided among the workers."""
+_BATCH_SECONDS: Final = 0.005
+"""The calls of one of joblib's batches shall take so long together: each batch costs some microseconds."""
+_CLOCK_SECONDS: Final = 1e-7
 _GROWTH: Final = 4
-"""A batch has at most so many times as many calls as the last one that has ended: the next calls may take longer."""
+"""A task has at most so many times as many calls as the last one that has ended: the next calls may take longer."""
 
 
 _Item = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
-_Outcome = Future[tuple[list[Any], float]]
-_Send = Callable[[], _Outcome]
-_Callback = Callable[[_Outcome], object]
+_Outcome = Future[tuple[list[list[Any]], float]]
+_Callback = Callable[[tuple[_Outcome, int]], object]
+_Batch = tuple[BatchedCalls, _Callback]
 
 
 class _Shared:
@@ -73,13 +79,14 @@ def _packed(batch: bytes) -> bytes:
     return batch
 
 
-def _run_batch(batch: bytes, *shared: Any) -> tuple[list[Any], float]:
-    """The results of a batch, in a worker, and how many seconds its calls took."""
-    calls: BatchedCalls = pickle.loads(batch if batch[0] == _PICKLE else zlib.decompress(batch))
+def _run_batches(packed: bytes, *shared: Any) -> tuple[list[list[Any]], float]:
+    """The results of batches, in a worker, and how many seconds their calls took."""
+    batches: list[BatchedCalls] = pickle.loads(packed if packed[0] == _PICKLE else zlib.decompress(packed))
     if shared:
-        calls.items = _replaced(calls.items, lambda value: shared[value.at] if type(value) is _Shared else value)
+        for batch in batches:
+            batch.items = _replaced(batch.items, lambda value: shared[value.at] if type(value) is _Shared else value)
     began = time.perf_counter()
-    results = calls()
+    results = [batch() for batch in batches]
     return results, time.perf_counter() - began
 
 
@@ -146,11 +153,11 @@ class ScalerBackend(ParallelBackendBase):
         }
         self._connection: dict[str, Any] = {"address": address, "keys": keys, "insecure": insecure}
         self._client = client
-        self._window = _Window(0)
         self._shared: dict[int, tuple[Any, ObjectReference[Any]]] = {}
         """By identity: arguments of this call that were sent; they are kept alive, so that no other one has theirs."""
         self._max_bytes: int | None = _SHARED_BYTES
-        self._batch_size = 1
+        self._jobs = self._limit = 1
+        self._groups: _Groups | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (self._task_options, self.nesting_level)
@@ -182,51 +189,57 @@ class ScalerBackend(ParallelBackendBase):
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
         self.parallel = parallel
         self._connected()
-        # Where the workers are the limit, further batches are sent ahead.
-        self._window = _Window(count if count < self._workers() else 0)
+        # Where the workers are the limit, each has another task ahead.
+        self._jobs, self._limit = count, count if count < self._workers() else 2 * count
         self._max_bytes = options.get("max_nbytes", _SHARED_BYTES)
         return count
 
-    def submit(self, func: BatchedCalls, callback: Callable[[Any], object]) -> None:
-        """Send a batch; `callback` is called with its future when it has ended."""
+    def start_call(self) -> None:
+        """A call of Parallel has found out how many workers it has."""
+        self._groups = _Groups(self.parallel, self._jobs, self._limit, self._send)
+
+    def submit(self, func: BatchedCalls, callback: _Callback) -> None:
+        """Send a batch; `callback` is called when it has ended, with what `retrieve_result_callback` takes."""
+        assert self._groups is not None
+        self._groups.start(func, callback)
+
+    def _send(self, batches: list[BatchedCalls]) -> _Outcome:
         client = self._connected()
+        references = self._share(client, batches)
+        # One pickle without buffers beside it: smaller arrays are the worker's own, and may be changed there.
+        try:
+            packed = _packed(dumps(batches))
+        except Exception as error:
+            if fault := fault_in("the calls", list(chain.from_iterable(batch.items for batch in batches)), dumps):
+                add_note(error, fault)
+            raise
+        return client.submit_verbose(_run_batches, (packed, *references), {}, **self._task_options)
 
-        def send() -> _Outcome:
-            references = self._share(client, func)
-            # One pickle without buffers beside it: smaller arrays are the worker's own, and may be changed there.
-            try:
-                batch = _packed(dumps(func))
-            except Exception as error:
-                if fault := fault_in("the calls", func.items, dumps):
-                    add_note(error, fault)
-                raise
-            return client.submit_verbose(_run_batch, (batch, *references), {}, **self._task_options)
-
-        self._window.start(send, callback)
-
-    def _share(self, client: Client, func: BatchedCalls) -> list[ObjectReference[Any]]:
-        """Send the big arguments of a batch that were not sent yet; afterwards it has their places in this list."""
+    def _share(self, client: Client, batches: list[BatchedCalls]) -> list[ObjectReference[Any]]:
+        """Send the big arguments of batches that were not sent yet; afterwards these have their places in this list."""
         limit = self._max_bytes
         if limit is None:
             return []
-        values = chain.from_iterable((*args, *kwargs.values()) for _, args, kwargs in func.items)
-        distinct = {id(value): value for value in values if type(value) not in SCALARS}  # most calls have some in common
+        items = chain.from_iterable(batch.items for batch in batches)
+        values = chain.from_iterable((*args, *kwargs.values()) for _, args, kwargs in items)
+        distinct = {
+            id(value): value for value in values if type(value) not in SCALARS
+        }  # most calls have some in common
         big = {identity: value for identity, value in distinct.items() if _size(value) >= limit}
         if not big:
             return []
         places = {identity: _Shared(at) for at, identity in enumerate(big)}
-        func.items = _replaced(func.items, lambda value: places.get(id(value), value))
+        for batch in batches:
+            batch.items = _replaced(batch.items, lambda value: places.get(id(value), value))
         for identity, value in big.items():
             if identity not in self._shared:
                 self._shared[identity] = value, client.send_object(value)
         return [self._shared[identity][1] for identity in big]
 
-    def retrieve_result_callback(self, out: _Outcome) -> list[Any]:
-        """The results of a batch that has ended; raises what its code has raised."""
-        results, seconds = out.result()
-        enough = int(_BATCH_SECONDS * len(results) / (seconds or _BATCH_SECONDS))
-        self._batch_size = max(1, min(enough, _GROWTH * len(results)))
-        return results
+    def retrieve_result_callback(self, out: tuple[_Outcome, int]) -> list[Any]:
+        """The results of a batch that has ended, the n-th of a task; raises what its code has raised."""
+        future, at = out
+        return future.result()[0][at]
 
     def compute_batch_size(self) -> int:
         """How many calls the next batch has.
@@ -234,7 +247,7 @@ class ScalerBackend(ParallelBackendBase):
         By how long the calls took alone. joblib's own sizes follow the time from sending to receiving, most of which a
         batch waits for a worker.
         """
-        return self._batch_size
+        return self._groups.calls_for(_BATCH_SECONDS) if self._groups is not None else 1
 
     @contextmanager
     def retrieval_context(self) -> Iterator[None]:
@@ -250,12 +263,12 @@ class ScalerBackend(ParallelBackendBase):
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
         """A call has failed or was interrupted: cancel the others."""
-        self._window.cancel()
+        if self._groups is not None:
+            self._groups.cancel()
 
     def stop_call(self) -> None:
         """A call of Parallel has ended."""
         self._shared.clear()
-        self._batch_size = 1  # the calls of the next one may take longer
 
 
 def _again(task_options: dict[str, Any], nesting_level: int | None) -> ScalerBackend:
@@ -279,52 +292,109 @@ def _size(value: Any) -> int:
     return 0
 
 
-class _Window:
-    """Has at most so many batches under way; 0 is no limit. Thread-safe."""
+class _Groups:
+    """Makes tasks of the batches of one call of Parallel. Thread-safe.
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    joblib gives a batch away when another one has ended, and divides what is left at its end into batches of one call.
+    Each task costs some milliseconds, so batches are short here, more of them are asked for ahead, and a task is made
+    of as many as take `_TASK_SECONDS`. At the end, what is left is divided among the workers.
+    """
+
+    def __init__(self, parallel: Any, jobs: int, limit: int, send: Callable[[list[BatchedCalls]], _Outcome]) -> None:
+        """At most `limit` tasks are under way, to be run by `jobs` workers."""
+        self._parallel, self._jobs, self._limit, self._send = parallel, jobs, limit, send
+        self._joins = parallel.batch_size == "auto"
+        """Whether a task may have several batches, and not each batch the size that the caller wants."""
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[_Send, _Callback]] = deque()
-        self._places = 0
-        """Batches under way."""
+        self._ahead: deque[_Batch] = deque()
+        self._calls_ahead = 0
+        self._is_all_ahead = False
+        """Whether joblib has no further calls."""
         self._futures: set[_Outcome] = set()
+        self._under_way = self._collecting = 0
+        """Tasks, and threads that will call `_send_more` when they have all that there is."""
+        self._last_calls, self._call_seconds = 0, math.inf
+        """Of the task that has ended last: its calls, and how long each took."""
 
-    def start(self, send: _Send, callback: _Callback) -> None:
-        """Send a batch now, or when another one has ended."""
+    def start(self, batch: BatchedCalls, callback: _Callback) -> None:
+        """Send a batch now, or when a task has ended, in a task of its own or with others."""
         with self._lock:
-            if self._limit and self._places >= self._limit:
-                self._waiting.append((send, callback))
-                return
-            self._places += 1
-        self._send(send, callback)
+            self._ahead.append((batch, callback))
+            self._calls_ahead += len(batch.items)
+        self._send_more()
 
     def cancel(self) -> None:
-        """Cancel all batches."""
+        """Cancel all calls."""
         with self._lock:
-            self._waiting.clear()
+            self._drop_ahead()
             futures = list(self._futures)
         for future in futures:
             future.cancel()
 
-    def _send(self, send: _Send, callback: _Callback) -> None:
-        try:
-            future = send()
-        except Exception as error:  # joblib takes it from the callback only: this may be a thread of the client
-            future = Future()
-            future.set_exception(error)
-        with self._lock:
-            self._futures.add(future)
-        future.add_done_callback(partial(self._ended, callback))
+    def calls_for(self, seconds: float) -> int:
+        """How many calls take so long together, by the last ones; the next ones may take longer."""
+        return max(1, min(int(seconds / self._call_seconds), _GROWTH * self._last_calls))
 
-    def _ended(self, callback: _Callback, future: _Outcome) -> None:
+    def _drop_ahead(self) -> None:
+        self._ahead.clear()
+        self._calls_ahead = 0
+
+    def _take(self) -> list[_Batch]:
+        """The batches of the next task; none if it must wait."""
+        with self._lock:
+            if self._collecting or self._under_way == self._limit or not self._ahead:
+                return []
+            most = self.calls_for(_TASK_SECONDS)
+            if self._is_all_ahead:
+                most = min(most, max(self.calls_for(_LEAST_SECONDS), -(-self._calls_ahead // (2 * self._jobs))))
+            taken = [self._ahead.popleft()]
+            calls = len(taken[0][0].items)
+            while self._joins and self._ahead and calls + len(self._ahead[0][0].items) <= most:
+                taken.append(self._ahead.popleft())
+                calls += len(taken[-1][0].items)
+            self._calls_ahead -= calls
+            self._under_way += 1
+            return taken
+
+    def _send_more(self) -> None:
+        while taken := self._take():
+            try:
+                future = self._send([batch for batch, _ in taken])
+            except Exception as error:  # joblib takes it from the callback only: this may be a thread of the client
+                future = Future()
+                future.set_exception(error)
+            with self._lock:
+                self._futures.add(future)
+            future.add_done_callback(partial(self._ended, taken))
+
+    def _ended(self, taken: list[_Batch], future: _Outcome) -> None:
         with self._lock:
             self._futures.discard(future)
-            following = self._waiting.popleft() if self._waiting else None
-            self._places -= following is None
-        if following is not None:
-            self._send(*following)
-        callback(future)
+            self._under_way -= 1
+            self._collecting += 1
+            if future.cancelled() or future.exception() is not None:
+                self._drop_ahead()  # joblib ends the call
+            else:
+                self._last_calls = sum(len(batch.items) for batch, _ in taken)
+                self._call_seconds = max(future.result()[1], _CLOCK_SECONDS) / self._last_calls
+        try:
+            for at, (_, callback) in enumerate(taken):
+                callback((future, at))
+            self._ask_ahead()
+        finally:
+            with self._lock:
+                self._collecting -= 1
+            self._send_more()
+
+    def _ask_ahead(self) -> None:
+        """Have joblib give away as many calls as the next tasks will have, as its own callback does with one batch."""
+        parallel, enough = self._parallel, self._limit * self.calls_for(_TASK_SECONDS)
+        while self._joins and not self._is_all_ahead and self._calls_ahead < enough:
+            with parallel._lock:
+                if parallel._original_iterator is None or parallel._aborting:
+                    self._is_all_ahead = True
+                else:
+                    parallel.dispatch_next()
 
 
 register_parallel_backend("scaler", ScalerBackend)
