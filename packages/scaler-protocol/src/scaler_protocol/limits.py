@@ -85,6 +85,8 @@ OUTPUT_BYTES: Final = 64 * 1024
 """Bytes of what a task prints that are kept for monitors, at most."""
 WORKER_BYTES: Final = 32 * 1024 * 1024
 """The least memory limit of a worker: it uses about 20 MiB before it has a task."""
+CORES: Final = Real(0.0, 1e9)
+"""How many are used, or wanted."""
 WORKERS: Final = Whole(0, 2**16 - 1)
 """Workers of one agent."""
 DEATHS: Final = 256
@@ -207,11 +209,11 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
     "Inputs": {"tasks": _MESSAGE_IDS, "statuses": _STATUSES},
     "Output": {"tasks": _MESSAGE_IDS, "streams": Column(Whole(1, TRACEBACK), ENTRIES)},
     "AgentStatus": {
-        "cpu": Real(0.0, 1e9),
-        "load": Real(0.0, 1e9),
+        "cpu": CORES,
+        "load": CORES,
         "names": Column(WORKER_NAME, WORKERS.most),
         "states": _STATES,
-        "cpus": Column(Real(0.0, 1e9), ENTRIES),
+        "cpus": Column(CORES, ENTRIES),
         "deaths": Column(DEATH, DEATHS),
         "death_hosts": Column(NAME, DEATHS),
     },

@@ -9,6 +9,8 @@ import pytest
 
 from scaler_io.links.effects import Send
 from scaler_io.links.events import LinkUp, PeerJoined, PeerLost
+from scaler_protocol.codec import encode
+from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
 from scaler_protocol.ids import first_run, function_id
 from scaler_protocol.messages import (
@@ -26,7 +28,7 @@ from scaler_protocol.messages import (
     Withdraw,
     WorkerState,
 )
-from scaler_protocol.operations import Drain
+from scaler_protocol.operations import Drain, Resized
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE
 from scaler_scheduler.core.config import SchedulerConfig
@@ -208,3 +210,49 @@ def test_deaths_of_workers_are_passed_on_once_with_their_hosts(relay: Relay) -> 
     status = relay.core.status()
     assert (status.deaths, status.death_hosts) == (["a: Worker[1] was killed"], ["there"])
     assert not relay.core.status().deaths
+
+
+def test_what_agents_report_fits_into_one_message(relay: Relay) -> None:
+    for letter in (b"a", b"b"):
+        most = replace(status(11), cpu=1e9, rss=2**64 - 1, queued=2**32 - 1, names=["w" * 256], deaths=["d" * 4096] * 9)
+        relay.says(relay.joins(letter), most)
+    above = relay.core.status()
+    encode(above)
+    assert (above.cpu, above.rss, above.queued) == (1e9, 2**64 - 1, 2**32 - 1)
+
+
+def test_workers_of_hosts_with_long_names_keep_their_own(relay: Relay) -> None:
+    hello = relay.hello(name="host" * 100)
+    relay.core.handle(hello.identity, PeerJoined(hello, resumed=False), 0.0)
+    relay.says(hello.identity, replace(status(11), names=["Worker[3]"]))
+    (name,) = relay.core.status().names
+    assert (len(name.encode()), name[:8], name[-11:]) == (256, "hosthost", "… Worker[3]")
+
+
+def test_as_many_workers_are_told_as_an_agent_may_have(relay: Relay) -> None:
+    told: list[int] = []
+    for letter in (b"a", b"b", b"c"):
+        hello = relay.hello(letter, workers=40_000)
+        relay.core.handle(hello.identity, PeerJoined(hello, resumed=False), 0.0)
+        told += [each.workers for each in sent_up(relay.settle(), Resized) if isinstance(each, Resized)]
+    relay.core.handle(b"a" * 16, PeerLost("it stops", farewell=True), 1.0)
+    relay.core.handle(b"b" * 16, PeerLost("it stops", farewell=True), 1.0)
+    told += [each.workers for each in sent_up(relay.settle(), Resized) if isinstance(each, Resized)]
+    assert told == [40_000, 65_535, 40_000]
+
+
+def test_a_refused_report_claims_nothing(relay: Relay) -> None:
+    agent = relay.joins(b"a", 9_000)
+    with pytest.raises(ProtocolError, match="not the sender's"):
+        relay.says(agent, Reconcile(TASKS[:1], [OTHER], wanted=TASKS[1:2]))
+    assert not sent_up(relay.settle(), Reconcile)
+    assert not relay.core.leases.runs
+
+
+def test_an_outcome_that_is_given_again_names_its_run(relay: Relay) -> None:
+    relay.joins(b"a")
+    ((owner, runs),) = relay.runs(1).items()
+    relay.says(owner, Done(TASKS[:1], [Status.VALUE], Payloads([b"r"]), [runs[TASKS[0]]], profiles=NO_PROFILE))
+    relay.hears(Resend(TASKS[:1]))
+    with pytest.raises(ProtocolError, match="a run and a profile for every task"):
+        relay.says(owner, Done(TASKS[:1], [Status.VALUE], Payloads([b"r"])))

@@ -25,7 +25,7 @@ from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
 from scaler_protocol.ids import is_nested, is_run_of, new_session, session_of
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.limits import DEATHS, last_deaths
+from scaler_protocol.limits import DEATHS, WORKERS, last_deaths
 from scaler_protocol.messages import (
     MESSAGE_IDS,
     AgentStatus,
@@ -53,6 +53,7 @@ from scaler_protocol.operations import Drain, ProfilePart, Resized, TakeProfile
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE
 from scaler_protocol.storage import DeleteObjects
+from scaler_scheduler.core.checks import check_done
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import PERMITTED as SCHEDULER_PERMITS
 from scaler_scheduler.core.core import SchedulerCore
@@ -237,7 +238,7 @@ class RelayCore:
         del self._deaths[:-DEATHS]
 
     def _count_workers(self) -> None:
-        workers = sum(agent.workers for agent in self._state.agents.values())
+        workers = min(WORKERS.most, sum(agent.workers for agent in self._state.agents.values()))
         if workers != self._workers:
             self._workers = workers
             self._up(Resized(workers))
@@ -281,10 +282,12 @@ class RelayCore:
             event = replace(event, finished=[task for task in event.finished if task not in self.earlier.keepers])
             if not event.more:
                 self._newcomers.discard(peer)
-        self._core.handle(peer, event, now)
-        for task in [task for task in claims if self._state.find(task) is None]:
-            self.leases.end(task)  # the agent has said more than it may, and is told to stop
-            del claims[task]
+        try:
+            self._core.handle(peer, event, now)
+        finally:
+            for task in [task for task in claims if self._state.find(task) is None]:
+                self.leases.end(task)  # the agent has said more than it may, and is told to stop
+                del claims[task]
         self._reconcile(list(claims.items()), finished)
 
     def _claims(self, event: Reconcile, now: float) -> dict[int, int]:
@@ -303,6 +306,7 @@ class RelayCore:
         return session != 0 and not (is_nested(session) or task in self.leases.runs)
 
     def _done(self, peer: bytes, event: Done, now: float) -> None:
+        check_done(event)
         if asked := self.earlier.answered(peer, event):
             self._outcomes_of(event).add(event, asked)
             event = _without(event, asked)

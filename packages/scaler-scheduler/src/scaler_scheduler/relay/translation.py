@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from scaler_protocol.ids import session_of
+from scaler_protocol.limits import CORES, WORKER_NAME, shortened
 from scaler_protocol.messages import (
     MESSAGE_IDS,
     MESSAGE_LIMIT,
@@ -23,10 +23,15 @@ from scaler_protocol.messages import (
 from scaler_protocol.operations import ProfilePart, TakeProfile
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE, PROFILE
+from scaler_protocol.ranges import Text
+from scaler_protocol.stack_counts import most_frequent
 from scaler_scheduler.core.records import AgentRecord
 
 STATUS_ROWS = 256
 """Most workers in the status of a relay; those of its first hosts."""
+_MOST_32: Final = 2**32 - 1
+_MOST_64: Final = 2**64 - 1
+"""What fields can hold."""
 
 
 def submits_of(run: Run) -> Iterator[tuple[int, Submit, Inputs | None]]:
@@ -143,17 +148,17 @@ class JoinedProfile:
         self._workers += part.workers
         if part.left:
             return None
-        room, stacks = self._asked.limit or sys.maxsize, list[str]()
-        for stack, _ in self._counts.most_common():
-            if (room := room - len(stack)) < 0:
-                break
-            stacks.append(stack)
-        counts = [self._counts[stack] for stack in stacks]
-        return ProfilePart(self._asked.request, stacks, counts, self._workers, 0, part.problem)
+        found = most_frequent(self._counts, self._asked.limit)
+        counts = [min(count, _MOST_64) for count in found.values()]
+        workers = min(self._workers, _MOST_32)
+        return ProfilePart(self._asked.request, list(found), counts, workers, 0, part.problem)
 
 
 def joined_status(agents: Iterable[AgentRecord], queued: int, runs: Mapping[int, int]) -> AgentStatus:
-    """One status for all agents: sums, the scarcest memory, and the workers of the first; `runs` are those by task."""
+    """One status for all agents: sums, the scarcest memory, and the workers of the first; `runs` are those by task.
+
+    It fits into a message whatever the agents report.
+    """
     cpu, rss, free, load = 0.0, 0, 0, 0.0
     columns: dict[str, Any] = {name: [] for name in AgentStatus.COLUMNS[0]}
     for agent in agents:
@@ -164,9 +169,15 @@ def joined_status(agents: Iterable[AgentRecord], queued: int, runs: Mapping[int,
         free = min(free, status.free) if free else status.free
         if len(columns["names"]) + len(status.names) <= STATUS_ROWS:
             tasks = [task.id if (task := agent.runs.get(run)) is not None else 0 for run in status.runs]
-            own = [f"{agent.name or agent.host} {name}" for name in status.names]
+            own = [_name_above(agent, name) for name in status.names]
             above = [runs.get(task, 0) for task in tasks]
             rows = (own, status.pids, status.states, above, status.cpus, status.rsses, status.queues)
             for column, values in zip(columns.values(), rows, strict=True):
                 column += values
-    return AgentStatus(cpu, rss, free, queued, **columns, load=load)
+    return AgentStatus(min(cpu, CORES.most), min(rss, _MOST_64), free, min(queued, _MOST_32), **columns, load=load)
+
+
+def _name_above(agent: AgentRecord, name: str) -> str:
+    """The name of a worker with that of its host, which is cut off where both are too long together."""
+    room = max(0, WORKER_NAME.most - len(name.encode()) - 1)
+    return shortened(f"{shortened(agent.name or agent.host, Text(room))} {name}", WORKER_NAME)

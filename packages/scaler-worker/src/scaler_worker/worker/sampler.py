@@ -20,6 +20,7 @@ from typing import Final
 
 import scaler_client
 import scaler_worker
+from scaler_protocol.stack_counts import OTHERS
 from scaler_worker.ipc.stacks import FRAMES, LEFT_OUT, frame_text, pack_stacks
 
 INTERVAL_SECONDS: Final = 0.02
@@ -27,7 +28,7 @@ TEXT_BYTES: Final = 2**17
 """Bytes of the samples that are sent."""
 STACKS: Final = 10_000
 """Different stacks that are counted; further ones are counted together."""
-_OTHERS: Final = ("(other stacks)", ())
+_OTHERS: Final = (OTHERS, ())
 _OURS: Final = tuple(f"{Path(each.__file__).parent}/" for each in (scaler_client, scaler_worker) if each.__file__)
 
 

@@ -11,10 +11,11 @@ from scaler_protocol.codec import encode
 from scaler_protocol.handshake import Welcome
 from scaler_protocol.limits import STACKS
 from scaler_protocol.operations import ProfilePart, TakeProfile
+from scaler_protocol.stack_counts import OTHERS
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.core import AgentCore
 from scaler_worker.agent.core.events import SCHEDULER
-from scaler_worker.agent.core.profiling import OTHERS, PATIENCE_SECONDS, SAMPLED_BYTES
+from scaler_worker.agent.core.profiling import PATIENCE_SECONDS, SAMPLED_BYTES
 from scaler_worker.agent.core.records import AgentConfig
 from scaler_worker.ipc.frames import SamplesTaken, WorkerReady
 

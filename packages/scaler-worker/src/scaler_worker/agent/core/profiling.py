@@ -9,8 +9,9 @@ import math
 from collections import Counter
 from typing import Final
 
-from scaler_protocol.limits import STACK, STACKS, shortened
+from scaler_protocol.limits import STACK, shortened
 from scaler_protocol.operations import ProfilePart, TakeProfile
+from scaler_protocol.stack_counts import most_frequent
 from scaler_worker.agent.core.events import AgentEffect, SendToScheduler, TakeSamples
 from scaler_worker.agent.core.records import WorkerRecord
 from scaler_worker.agent.core.workers import Workers
@@ -21,8 +22,6 @@ PATIENCE_SECONDS: Final = 3.0
 """How long workers may take to answer after the end."""
 SAMPLED_BYTES: Final = 2**18
 """Bytes of samples that one worker may send."""
-OTHERS: Final = "(other stacks)"
-"""What stands for the stacks for which there is no room."""
 
 
 class HostProfile:
@@ -83,9 +82,5 @@ class HostProfile:
 
     def _part(self, asked: TakeProfile) -> ProfilePart:
         """The most frequent stacks, as far as there is room, and how many samples the others have together."""
-        stacks: Counter[str] = Counter()
-        room = asked.limit
-        for stack, count in self._counts.most_common():
-            room -= len(stack.encode())
-            stacks[stack if room >= 0 and len(stacks) < STACKS - 1 else OTHERS] += count
+        stacks = most_frequent(self._counts, asked.limit)
         return ProfilePart(asked.request, list(stacks), list(stacks.values()), self._answered)
