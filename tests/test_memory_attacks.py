@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,11 +17,11 @@ from scaler_protocol.ids import first_task, new_identity
 from scaler_protocol.messages import Done, Group, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import GetObject, ObjectStored, PutObject
-from support.faults import Services
+from support.faults import Service, Services
 from support.gates import SECONDS
 from support.intruders import hello
 from support.memory_attacks import MEGABYTE, Attacker, Growth
-from support.processes import descendants, taken_port
+from support.processes import descendants, free_ports, taken_port
 from support.tasks import add
 from support.waiting import wait_until
 
@@ -149,3 +151,19 @@ def test_a_client_that_ignores_its_credit_is_refused_then_cut_off(services: Serv
                 growth.look()
         growth.watch(1)
     assert growth.most < 2 * MOST
+
+
+def test_strangers_do_not_fill_the_memory_of_a_relay_that_waits_for_its_scheduler(tmp_path: Path) -> None:
+    port = free_ports(2)
+    words = (f"tcp://127.0.0.1:{port}", "--scheduler", f"tcp://127.0.0.1:{port + 1}", "--insecure")
+    relay = Service(tmp_path / "relay.log", "scaler_scheduler.relay", *words)
+    try:
+        wait_until(lambda: "no connection to the scheduler" in relay.said(), "a relay")
+        growth = Growth(relay.pid)
+        with Attacker(port) as attacker:
+            frame = b"\x02" + len(FRAME).to_bytes(8, "big") + FRAME
+            assert attacker.is_cut_off(frame, 1000, growth)
+        assert growth.most < MOST
+    finally:
+        relay.process.send_signal(signal.SIGINT)
+        assert relay.process.wait(SECONDS) == 0

@@ -24,6 +24,7 @@ from scaler_io.security.keyring import KeyRole
 from scaler_io.service.logs import write
 from scaler_io.service.server_loop import ServerLoop
 from scaler_io.service.session_tokens import TokenDesk
+from scaler_io.service.sweep import Sweep
 from scaler_io.service.turn_loop import TurnLoop
 from scaler_io.transport.own_keys import credentials_for
 from scaler_io.transport.zeromq import Dialer, Listener
@@ -76,10 +77,18 @@ class RelayService:
                 LOGGER.info("Relay: %s", effect.reason)
             stop()
 
-        upward = _Upward(core, dialer, end, lambda perform: self._reception(core, hello, stop, perform))
+        # Until the scheduler has been reached nobody reads what strangers send.
+        waiting = Sweep(lambda seconds: listener.close_greedy(seconds, None))
+
+        def receive(perform: dict[type, Callable[[Any], object]]) -> ServerLoop:
+            waiting.close()
+            return self._reception(core, hello, stop, perform)
+
+        upward = _Upward(core, dialer, end, receive)
         try:
             yield
         finally:
+            waiting.close()
             upward.close()
             if upward.reception is None:
                 listener.close()
