@@ -264,7 +264,7 @@ def test_a_script_ends_although_futures_are_pending(tmp_path: Path, cluster: Loc
 
 
 FORK = """
-import os, sys
+import os, sys, warnings
 from concurrent.futures import wait
 from scaler import Client
 from scaler_protocol.errors import ClientForkedError
@@ -281,6 +281,7 @@ def refused(call, *args):
         return True
     return False
 
+warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of forks beside threads, from 3.12 on
 child = os.fork()
 if not child:
     says = [

@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -136,7 +136,8 @@ def test_a_client_whose_name_comes_later_is_kept_with_it(publications: Publicati
         keeper.turn()
     with keeping(path, MonitorModel()) as keeper:
         keeper.close()
-        assert sqlite3.connect(path).execute("SELECT name FROM clients").fetchall() == [("nightly",)]
+        with closing(sqlite3.connect(path)) as opened:
+            assert opened.execute("SELECT name FROM clients").fetchall() == [("nightly",)]
 
 
 def turned(keeper: HistoryKeeper) -> HistoryKeeper:
@@ -178,7 +179,8 @@ def test_the_file_is_bounded_by_days_and_by_rows(tmp_path: Path) -> None:
 def test_a_file_of_another_program_stays_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     text, database = tmp_path / "notes.txt", tmp_path / "other.db"
     text.write_text("do not lose me" * 100, "utf-8")
-    sqlite3.connect(database).executescript("CREATE TABLE tasks (mine); INSERT INTO tasks VALUES (1)")
+    with closing(sqlite3.connect(database)) as opened:
+        opened.executescript("CREATE TABLE tasks (mine); INSERT INTO tasks VALUES (1)")
     for path in (text, database, tmp_path):
         os.chmod(path, 0o700 if path == tmp_path else 0o600)
         before = None if path == tmp_path else path.read_bytes()
