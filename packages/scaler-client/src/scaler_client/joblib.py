@@ -48,6 +48,8 @@ _LEAST_SECONDS: Final = 0.02
 """At least so long at the end, when what is left is divided among the workers."""
 _BATCH_SECONDS: Final = 0.005
 """The calls of one of joblib's batches shall take so long together: each batch costs some microseconds."""
+_ASK_SECONDS: Final = 0.05
+"""How long joblib is asked for further batches before those that are there are sent."""
 _CLOCK_SECONDS: Final = 1e-7
 _GROWTH: Final = 4
 """A task has at most so many times as many calls as the last one that has ended: the next calls may take longer."""
@@ -156,7 +158,8 @@ class ScalerBackend(ParallelBackendBase):
         self._shared: dict[int, tuple[Any, ObjectReference[Any]]] = {}
         """By identity: arguments of this call that were sent; they are kept alive, so that no other one has theirs."""
         self._max_bytes: int | None = _SHARED_BYTES
-        self._jobs = self._limit = 1
+        self._jobs = 1
+        self._limit: float = 1
         self._groups: _Groups | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -189,8 +192,9 @@ class ScalerBackend(ParallelBackendBase):
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
         self.parallel = parallel
         self._connected()
-        # Where the workers are the limit, each has another task ahead.
-        self._jobs, self._limit = count, count if count < self._workers() else 2 * count
+        # Where the workers are the limit, each has another task ahead; further workers may come for a backlog.
+        ahead = math.inf if parallel.pre_dispatch == "all" else 2 * count
+        self._jobs, self._limit = count, count if count < self._workers() else ahead
         self._max_bytes = options.get("max_nbytes", _SHARED_BYTES)
         return count
 
@@ -300,7 +304,7 @@ class _Groups:
     of as many as take `_TASK_SECONDS`. At the end, what is left is divided among the workers.
     """
 
-    def __init__(self, parallel: Any, jobs: int, limit: int, send: Callable[[list[BatchedCalls]], _Outcome]) -> None:
+    def __init__(self, parallel: Any, jobs: int, limit: float, send: Callable[[list[BatchedCalls]], _Outcome]) -> None:
         """At most `limit` tasks are under way, to be run by `jobs` workers."""
         self._parallel, self._jobs, self._limit, self._send = parallel, jobs, limit, send
         self._joins = parallel.batch_size == "auto"
@@ -368,15 +372,16 @@ class _Groups:
             future.add_done_callback(partial(self._ended, taken))
 
     def _ended(self, taken: list[_Batch], future: _Outcome) -> None:
+        seconds = None if future.cancelled() or future.exception() is not None else future.result()[1]
         with self._lock:
             self._futures.discard(future)
             self._under_way -= 1
             self._collecting += 1
-            if future.cancelled() or future.exception() is not None:
+            if seconds is None:
                 self._drop_ahead()  # joblib ends the call
             else:
                 self._last_calls = sum(len(batch.items) for batch, _ in taken)
-                self._call_seconds = max(future.result()[1], _CLOCK_SECONDS) / self._last_calls
+                self._call_seconds = max(seconds, _CLOCK_SECONDS) / self._last_calls
         try:
             for at, (_, callback) in enumerate(taken):
                 callback((future, at))
@@ -387,9 +392,13 @@ class _Groups:
             self._send_more()
 
     def _ask_ahead(self) -> None:
-        """Have joblib give away as many calls as the next tasks will have, as its own callback does with one batch."""
+        """Have joblib give away as many calls as the next tasks will have, as its own callback does with one batch.
+
+        What a slow iterable has given until then is sent without the rest.
+        """
         parallel, enough = self._parallel, self._limit * self.calls_for(_TASK_SECONDS)
-        while self._joins and not self._is_all_ahead and self._calls_ahead < enough:
+        until = time.monotonic() + _ASK_SECONDS
+        while self._joins and not self._is_all_ahead and self._calls_ahead < enough and time.monotonic() < until:
             with parallel._lock:
                 if parallel._original_iterator is None or parallel._aborting:
                     self._is_all_ahead = True
