@@ -80,6 +80,7 @@ def test_what_a_table_says_itself_wins(file: Path) -> None:
         ("worker_manager = 4\n" + SCHEDULER, r"worker_manager must be tables"),
         ("why = 3\n" + SCHEDULER, r"why must be one table"),
         (SCHEDULER + "[why]\nbogus = 1\n", r"\[why\]: unknown key bogus"),
+        (SCHEDULER + "[profile]\nbogus = 1\n", r"\[profile\]: unknown key bogus"),
         (SCHEDULER + "parent_pid = 1\n", r"unknown key parent_pid"),
         ("x = " + "[" * 3000 + "\n", "nested too deeply|not TOML"),
         (SCHEDULER + '[object_storage_server]\naddress = "tcp://127.0.0.1:2347"\n', "have the same port, 2347"),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from scaler_io.links.effects import Send
-from scaler_io.links.events import LinkUp, PeerJoined, PeerLost
+from scaler_io.links.events import LinkLost, LinkUp, PeerJoined, PeerLost
 from scaler_protocol.codec import encode
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
@@ -256,3 +256,15 @@ def test_an_outcome_that_is_given_again_names_its_run(relay: Relay) -> None:
     relay.hears(Resend(TASKS[:1]))
     with pytest.raises(ProtocolError, match="a run and a profile for every task"):
         relay.says(owner, Done(TASKS[:1], [Status.VALUE], Payloads([b"r"])))
+
+
+def test_hosts_are_told_another_address_of_the_scheduler_than_the_relay_uses() -> None:
+    hello = Hello(Role.AGENT, b"r" * 16, 8_000, name="relay", host="here", relay=True)
+    core = RelayCore(hello, "tcp://127.0.0.1:2345", SchedulerConfig(), "tcp://10.0.0.1:2345")
+    answers = [core.admit(Hello(role, b"a" * 16, 3, workers=1, queue_size=1)) for role in (Role.AGENT, Role.CLIENT)]
+    assert isinstance(answers[0], Welcome) and answers[0].fallback_address == "tcp://10.0.0.1:2345"
+    assert (
+        isinstance(answers[1], Refused) and "connect to the scheduler at tcp://10.0.0.1:2345" in answers[1].reasons[0]
+    )
+    core.hear(LinkLost("no connection for 1 s"), 1.0)
+    assert EndRelay("no scheduler at tcp://127.0.0.1:2345: no connection for 1 s", failed=True) in core.settle(1.0)

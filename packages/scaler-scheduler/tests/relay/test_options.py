@@ -15,6 +15,8 @@ FALLBACK = "--advertised-scheduler-address"
     ("words", "error"),
     [
         ([HERE, "--scheduler", HERE], "--scheduler tcp://127.0.0.1:2345 is this relay's own address"),
+        ([HERE, "--scheduler", "tcp://localhost:2345"], "--scheduler tcp://localhost:2345 is this relay's own address"),
+        (["tcp://0.0.0.0:2345", "--scheduler", HERE], "--scheduler tcp://127.0.0.1:2345 is this relay's own address"),
         ([HERE, "--scheduler", THERE, FALLBACK, HERE], f"{FALLBACK} tcp://127.0.0.1:2345 is this relay's own address"),
         (
             ["tcp://0.0.0.0:2400", "--insecure", "--scheduler", HERE],
@@ -33,4 +35,5 @@ def test_hosts_are_told_an_address_that_they_reach() -> None:
     options = COMMAND.read(["tcp://0.0.0.0:2400", "--insecure", "--scheduler", HERE, FALLBACK, THERE])
     options.check()
     assert str(options.fallback) == THERE
+    COMMAND.read([HERE, "--scheduler", "tcp://127.0.0.2:2345"]).check()
     assert str(COMMAND.read([HERE, "--scheduler", THERE]).fallback) == THERE

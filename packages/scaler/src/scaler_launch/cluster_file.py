@@ -27,7 +27,7 @@ else:
 
 STARTED: Final = ("object_storage_server", "scheduler", "cluster", "worker_manager", "gui")
 """The tables whose programs are started, in this order."""
-KNOWN: Final = (*STARTED, "native_worker_adapter", "relay", "symphony_cluster", "top", "why")
+KNOWN: Final = (*STARTED, "native_worker_adapter", "profile", "relay", "symphony_cluster", "top", "why")
 
 ANY: Final = Address("127.0.0.1", 1)
 """Stands for the address that a program which is not started may be given later."""
@@ -105,6 +105,7 @@ class _Reader:
             "worker_manager": self._read_managers,
             "gui": self._read_page,
             "native_worker_adapter": self._check_adapter,
+            "profile": self._check_profile,
             "relay": self._check_relay,
             "symphony_cluster": self._check_symphony,
             "top": self._check_top,
@@ -196,6 +197,11 @@ class _Reader:
         from scaler_worker.managers.adapter_server import command
 
         self._parse(command(), self._scheduler_word(self._tables["native_worker_adapter"], ANY))
+
+    def _check_profile(self) -> None:
+        from scaler_ui.terminal.profile import COMMAND
+
+        self._parse(COMMAND, self._scheduler_word(self._tables["profile"], ANY))
 
     def _check_relay(self) -> None:
         from scaler_scheduler.relay.options import COMMAND

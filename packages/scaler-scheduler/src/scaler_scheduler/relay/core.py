@@ -102,11 +102,14 @@ RelayEffect = Effect | SendToStorage | WriteDump | SendUp | ReconnectAgents | En
 class RelayCore:
     """All of a relay but its sockets: `handle` takes in what agents send, `hear` what the scheduler above sends."""
 
-    def __init__(self, hello: Hello, scheduler: str, config: SchedulerConfig) -> None:
-        """`hello` is what the relay tells the scheduler at the address `scheduler`; its agents offer the same."""
+    def __init__(self, hello: Hello, scheduler: str, config: SchedulerConfig, fallback: str = "") -> None:
+        """`hello` is what the relay tells the scheduler at the address `scheduler`; its agents offer the same.
+
+        `fallback` is where agents reach the scheduler, if not there.
+        """
         self.is_connected = False
         """Whether the scheduler has been reached: until then there is nothing that agents could be told."""
-        self._hello, self._scheduler = hello, scheduler
+        self._hello, self._scheduler, self._fallback = hello, scheduler, fallback or scheduler
         self._core = SchedulerCore(hello.incarnation, replace(config, max_session_bytes=sys.maxsize))
         self._state = self._core.state
         self.leases, self.earlier = Leases(), EarlierOutcomes()
@@ -184,7 +187,7 @@ class RelayCore:
     def admit(self, hello: Hello) -> Welcome | Refused:
         """Decide whether a peer may connect; a refusal lists every reason."""
         if hello.role != Role.AGENT:
-            return Refused([f"this is a relay, which takes agents only: connect to the scheduler at {self._scheduler}"])
+            return Refused([f"this is a relay, which takes agents only: connect to the scheduler at {self._fallback}"])
         reasons = []
         if _is_for_scheduler(hello.identity):
             reasons.append("an identity is random, and this one is not")
@@ -197,14 +200,14 @@ class RelayCore:
             reasons.append(f"the hosts of a relay are alike: this agent offers {theirs}, the relay {ours}")
         if reasons:
             elsewhere = ", or to a relay of such hosts" if len(reasons) == 1 and theirs != ours else ""
-            reasons.append(f"connect the agent to the scheduler at {self._scheduler}{elsewhere}")
+            reasons.append(f"connect the agent to the scheduler at {self._fallback}{elsewhere}")
             return Refused(reasons)
         answer = self._core.admit(hello)
         if isinstance(answer, Welcome):
             answer = replace(
                 answer,
                 storage_address=self._storage,
-                fallback_address=self._scheduler,
+                fallback_address=self._fallback,
                 scheduler_incarnation=self._incarnation,
             )
         return answer

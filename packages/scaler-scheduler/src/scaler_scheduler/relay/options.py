@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from scaler_io.service.base import SERVICE_OPTIONS, ServiceOptions, refuse_exposed
 from scaler_io.service.cli import Command
 from scaler_io.service.options import READY_FD, Option, positive_seconds
 from scaler_protocol.addresses import Address
 from scaler_protocol.capabilities import parse_capabilities
 from scaler_protocol.lazy_dataclass import dataclass
+
+_NAMES_OF_THIS_HOST: Final = frozenset({"localhost", "127.0.0.1", "0.0.0.0", "*"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +30,17 @@ class RelayOptions(ServiceOptions):
         """Where hosts connect when the relay is lost."""
         return self.advertised_scheduler_address or self.scheduler
 
+    def _is_here(self, given: Address) -> bool:
+        """Whether this is the relay's own port under another name of this host."""
+        return given.port == self.address.port != 0 and {given.host, self.address.host} <= _NAMES_OF_THIS_HOST
+
     def check(self) -> None:
         """Raises ValueError for a wrong address of the scheduler, AddressError for one beyond loopback without keys."""
         for option, given in (
             ("--scheduler", self.scheduler),
             ("--advertised-scheduler-address", self.advertised_scheduler_address),
         ):
-            if given == self.address:
+            if given == self.address or (given is not None and self._is_here(given)):
                 raise ValueError(f"{option} {given} is this relay's own address: give that of the scheduler")
         if self.fallback.is_local and not self.address.is_local:
             raise ValueError(

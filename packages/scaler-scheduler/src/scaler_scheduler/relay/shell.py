@@ -65,7 +65,7 @@ class RelayService:
         LOGGER.info("Relay: listen to %s, for the scheduler at %s", listener.address, options.scheduler)
         hello = _hello(options, listener)
         config = SchedulerConfig(worker_timeout_seconds=options.worker_timeout_seconds)
-        core = RelayCore(hello, str(options.fallback), config)
+        core = RelayCore(hello, str(options.scheduler), config, str(options.fallback))
         uplink = Uplink(hello, time.monotonic(), timeout_seconds=options.death_timeout_seconds)
         credentials = credentials_for(options.scheduler, options.keys, options.insecure, [KeyRole.SERVER])
         dialer = Dialer(options.scheduler, uplink, credentials=credentials)
