@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scaler_protocol.messages import Status
-from scaler_protocol.monitoring import TaskEvents, TaskStep
+from scaler_protocol.monitoring import MonitorMessage, TaskEvents, TaskStep
 from scaler_protocol.profiles import NO_PROFILE, Profile
 from scaler_ui.model import subjects, task_stream, views
 from scaler_ui.model.addresses import PageRequest
@@ -118,3 +118,36 @@ def test_transfers_are_the_ends_of_a_bar(publications: Publications) -> None:
     assert (facts["fetching objects"], facts["storing the result"]) == ("1.5 s", "500.0 ms")
     (row,) = views.functions(model, PageRequest()).rows
     assert row["transfers"] == "8.0 s"
+
+
+def test_tasks_beyond_the_longest_are_blocks_where_workers_ran_them(publications: Publications) -> None:
+    """Two workers run 600 tasks of 0.05 s each, one after the other, while more wait than have ended."""
+    listened = MonitorModel(tasks=50_000)
+    messages: tuple[MonitorMessage, ...] = (
+        publications.status(2, at=1000.0),
+        publications.groups((9, "f", 7, 0, "", ""), (8, "g", 8, 0, "", "")),
+        publications.batch(TaskStep.WAITING, 9, *range(1, 1201)),
+        publications.batch(TaskStep.WAITING, 8, *range(2001, 2021)),
+        publications.batch(TaskStep.WAITING, 9, *range(10_000, 40_000)),
+        *(ran(publications, 1 + task, 100, 10 + task / 20, 10 + (task + 1) / 20) for task in range(600)),
+        *(ran(publications, 601 + task, 101, 10 + task / 10, 10 + task / 10 + 0.025) for task in range(300)),
+        *(ran(publications, 901 + task, 999, 10 + task, 11 + task) for task in range(30)),
+        *(ran(publications, 2001 + task, 999, 40 + task / 10, 40 + (task + 1) / 10) for task in range(20)),
+        publications.status(2, at=1060.0),
+    )
+    for message in messages:
+        listened.take(message, 50.0)
+    with_bars = task_stream.stream(listened, 60)
+    assert len(with_bars.bars) == task_stream.BARS
+    assert with_bars.summary == "950 tasks on 3 workers, 500 as bars"
+    drawn = [(begin, end, line) for line, begin, end, *_ in (*with_bars.bars, *with_bars.blocks)]
+    for line, name in enumerate(with_bars.lines):
+        if "gone" in name:
+            continue
+        at = 1010_000
+        for begin, end, _ in sorted(each for each in drawn if each[2] == line):
+            assert begin <= at + 251, "a gap where the worker was busy"  # a cell is 0.25 s
+            at = max(at, end)
+        assert at >= 1039_750
+    [half] = {block[4] for block in with_bars.blocks if with_bars.lines[block[0]] == "vm:1/vm:1:1"}
+    assert half == pytest.approx(0.25, abs=0.05) and with_bars.functions == ["f", "g"]

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import TaskStep
 from scaler_protocol.profiles import Profile
 from scaler_ui.model.task_table import TaskTable, _slice_of_order
@@ -40,8 +41,13 @@ def test_a_page_is_sorted_filtered_and_counted() -> None:
     assert size == 50 and [row.id for row in rows] == [100]
     assert table.page("id", descending=False, first=0, count=2, text="1f")[1] == 1
     assert table.page("id", descending=False, first=0, count=2, text="nothing") == ([], 0)
-    assert sorted(table.longest(3, 2.0, among=100)) == [47, 48, 49] and table.longest(3, 2.5, among=100) == []
-    assert sorted(table.longest(100, 2.0, among=52)) == [48, 49] and TaskTable().longest(3, 0.0, among=9) == []
+    bars, others = table.ended_runs(2.0, 5)  # tasks with odd ids have raised
+    assert sorted(bars.tolist()) == [45, 46, 47, 48, 49] and others.tolist() == [*range(45)]
+    list(table.end([51], 1, [Status.RAISED], Profile(1, 0, 0, 1, 0, 1).packed(), 2.0))
+    list(table.end([53], 1, [Status.VALUE], Profile(99, 0, 0, 1, 0, 1).packed(), 2.0))
+    assert sorted(table.ended_runs(2.0, 2)[0].tolist()) == [48, 52]  # the longest, and the longest that raised
+    assert [rows.tolist() for rows in table.ended_runs(2.5, 3)] == [[], []]
+    assert [len(rows) for rows in (*table.ended_runs(2.0, 0), *table.ended_runs(2.0, 52))] == [0, 52, 52, 0]
 
 
 def test_running_tasks_have_durations_so_far_and_others_are_queued() -> None:

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import EventKind, TaskEvents, TaskStep
-from scaler_ui.model import views
+from scaler_protocol.profiles import NO_PROFILE, Profile
+from scaler_ui.model import subjects, views
 from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.model import MonitorModel
+from scaler_ui.model.tables import fields
 
 if TYPE_CHECKING:
     from conftest import Publications
@@ -86,3 +89,35 @@ def test_lines_share_their_times_and_are_interrupted_where_nothing_was_heard(pub
     model = publications.model_of(*(publications.status(1, at=float(at), succeeded=3 * at) for at in times[300:900]))
     rates = [rate for _, rate in views.lines(model)["tasks/s"]]
     assert rates.count(None) == 1 and set(rates) == {None, 3.0} and len(rates) < 2 * views.POINTS
+
+
+def test_nothing_is_said_of_what_was_not_measured(publications: Publications) -> None:
+    """All runs of a function were lost with their workers."""
+    model = publications.model_of(
+        publications.status(1, at=1000.0),
+        publications.groups((9, "poison", 7, 0, "", "")),
+        publications.batch(TaskStep.WAITING, 9, 1),
+        publications.batch(TaskStep.ENDED, 1, 1, statuses=bytes([Status.FAILED]), profiles=NO_PROFILE),
+    )
+    (row,) = views.functions(model, PageRequest()).rows
+    assert (row["calls"], row["failed"]) == (1, 1)
+    assert {row[name] for name in ("mean", "longest", "cpu", "transfers", "memory")} == {""}
+    assert not {fact.name for fact in subjects.function_facts(model, "poison") or []} & {"mean", "peak memory"}
+
+
+def test_a_worker_of_short_tasks_has_the_function_that_it_ran_last(publications: Publications) -> None:
+    """The task that its host has reported has ended meanwhile."""
+    model = publications.model_of(
+        publications.status(1, at=1000.0),
+        publications.groups((9, "short", 7, 0, "", "")),
+        publications.batch(TaskStep.WAITING, 9, 1, 2),
+        publications.batch(TaskStep.ASSIGNED, 1, 1, 2, time=1001.0, first_run=501),
+        publications.batch(TaskStep.ENDED, 1, 1, profiles=Profile(1500, 900, 1, 100, 0, 1).packed()),
+        publications.status(1, at=1003.0),
+    )
+    busy, idle = sorted(views.workers(model, PageRequest(), 50.0).rows, key=lambda row: row["state"] == "idle")
+    assert (busy["state"], busy["task"], busy["function"]) == ("running", "", "short")
+    assert (idle["state"], idle["task"], idle["function"]) == ("idle", "", "")
+    (on_host, _) = sorted(subjects.runners(model, "vm", PageRequest()).rows, key=lambda row: row["state"] == "idle")
+    assert (on_host["function"], on_host["elapsed"]) == ("short", "")
+    assert [row["function"] for row in fields(model, 50.0)["workers"]] == ["short", ""]

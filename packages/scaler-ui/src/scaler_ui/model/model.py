@@ -157,6 +157,8 @@ class MonitorModel:
         """Tasks that ended while this monitor listened, by client and function."""
         self.last_ends: dict[int, float] = {}
         """When a task of each client ended last."""
+        self.last_functions: dict[tuple[int, int], str] = {}
+        """The function of the task that ended last, by agent and process."""
         self._answers: deque[tuple[float, float]] = deque()
         """When object storage answered in the last minute, and how long it took."""
         self.groups: OrderedDict[int, GroupInfo] = OrderedDict()
@@ -430,6 +432,7 @@ class MonitorModel:
             if status != Status.VALUE:
                 self._failed_rows[self.tasks.value("id", row)] = row
             if status <= Status.RAISED:
+                self.last_functions[agent, profile.pid] = name
                 figures.ran(profile)
                 self.run_figures.ran(name, host, agent, profile, failed=status == Status.RAISED)
                 took = profile.duration_us / 1e6
@@ -437,3 +440,4 @@ class MonitorModel:
                 workload.ran(time - since - took, took, profile.cpu_us / 1e6, profile.peak_memory, moved)
         _forget_oldest(self.ended, NAMES)
         _forget_oldest(self.last_ends, NAMES)
+        _forget_oldest(self.last_functions, NAMES)

@@ -13,7 +13,7 @@ from scaler_ui.model.failures import failures_of
 from scaler_ui.model.graph_looks import GraphLook, GraphLooks
 from scaler_ui.model.host_rows import host_rows
 from scaler_ui.model.model import MonitorModel
-from scaler_ui.model.tables import current_tasks, task_of_run, worker_rows
+from scaler_ui.model.tables import current_tasks, function_of, task_of_run, worker_rows
 from scaler_ui.model.task_table import ENDINGS
 from scaler_ui.model.views import Row, TablePage, page_of, sessions_of
 
@@ -98,7 +98,7 @@ def worker_facts(model: MonitorModel, agent: str, pid: int, now: float) -> Facts
                 host,
                 Fact("agent", agent),
                 _link("task", "task", f"{task.id:x}" if task else ""),
-                _link("function", "function", task.function if task else ""),
+                _link("function", "function", function_of(model, row, task)),
                 Fact("for", duration(task.duration) if task else ""),
                 Fact("cpu", f"{row.cpu:.1f} %"),
                 Fact("memory", size(row.rss)),
@@ -144,7 +144,7 @@ def runners(model: MonitorModel, host: str, request: PageRequest) -> TablePage:
             "page": worker_name(worker.agent, worker.pid),
             "state": worker.state,
             "task": f"{task.id:x}" if task else "",
-            "function": task.function if task else "",
+            "function": function_of(model, worker, task),
             "elapsed": task.duration if task else 0.0,
             "cpu": worker.cpu,
             "rss": worker.rss,
@@ -219,11 +219,12 @@ def function_facts(model: MonitorModel, function: str) -> Facts | None:
         for number, word in ENDINGS.items()
         if word != "lost"
     ]
+    ended = [tasks, Fact("ended", f"{figures.count:,}"), *outcomes]
+    if not figures.runs:
+        return ended
     return [
-        tasks,
-        Fact("ended", f"{figures.count:,}"),
-        *outcomes,
-        Fact("mean", duration(figures.duration / figures.runs if figures.runs else 0.0)),
+        *ended,
+        Fact("mean", duration(figures.duration / figures.runs)),
         Fact("longest", duration(figures.longest)),
         Fact("cpu, in all", duration(figures.cpu)),
         Fact("transfers, in all", duration(figures.transfers)),

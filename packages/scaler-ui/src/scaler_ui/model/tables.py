@@ -154,7 +154,10 @@ def fields(model: MonitorModel, now: float) -> dict[str, Any]:
             "queued": sum(status.agent_queued) + sum(status.worker_queues),
         },
         "hosts": list(host_rows(model, status).values()),
-        "workers": [{**asdict(worker), **_work(task)} for worker, task in zip(workers, tasks, strict=True)],
+        "workers": [
+            {**asdict(worker), "function": function_of(model, worker, task), "elapsed": task.duration if task else 0.0}
+            for worker, task in zip(workers, tasks, strict=True)
+        ],
         "managers": [asdict(manager) for manager in manager_rows(status)],
         "client_manager": client_tasks(status),
         "func_to_num_tasks": _function_counts(status),
@@ -177,9 +180,11 @@ def current_tasks(model: MonitorModel, runs: Iterable[int]) -> list[TaskRow | No
     return [model.tasks.row(rows[run]) if run in rows else None for run in runs]
 
 
-def _work(task: TaskRow | None) -> dict[str, Any]:
-    """What a worker does, and for how many seconds it has."""
-    return {"function": task.function if task else "", "elapsed": task.duration if task else 0.0}
+def function_of(model: MonitorModel, worker: WorkerRow, task: TaskRow | None) -> str:
+    """The function that a worker runs; of tasks that have ended since its host reported them, that of the last one."""
+    if task is not None:
+        return task.function
+    return model.last_functions.get((worker.number, worker.pid), "") if worker.run else ""
 
 
 def _most(entry: tuple[str, int]) -> int:

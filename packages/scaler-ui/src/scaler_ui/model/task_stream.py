@@ -1,6 +1,7 @@
 """The task stream: what workers run and have run lately, as bars in lines. Pure.
 
-A line is a worker. With `nested`, tasks that were submitted by a task which is shown are in lines below that of this
+A line is a worker. Of many tasks the longest have a bar each, the others are blocks, so that no gap is where a worker
+was busy. With `nested`, tasks that were submitted by a task which is shown are in lines below that of this
 task, whichever worker runs them.
 """
 
@@ -9,18 +10,19 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import field
 from typing import Any
 
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_protocol.plurals import counted
 from scaler_ui.model.model import MonitorModel
+from scaler_ui.model.short_tasks import Block, blocks
 from scaler_ui.model.task_table import TaskRow
 from scaler_ui.model.views import agent_names
 
 BARS = 500
-"""The maximum of tasks in the stream: the longest in its window, among the last RECENT ones."""
-RECENT = 20_000
+"""The maximum of tasks with a bar each: in the window the longest, and those that failed."""
 DEEPEST = 8
 """How deep tasks are nested in lines of their own."""
 Bar = list[Any]
@@ -32,27 +34,32 @@ LineKey = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class TaskStream:
-    """Names of lines, bars of tasks, and the window in seconds since 1970."""
+    """Names of lines, bars of tasks, the window in seconds since 1970, and blocks of further tasks."""
 
     lines: list[str]
     bars: list[Bar]
     window: tuple[float, float]
+    blocks: list[Bar] = field(default_factory=list)
+    """Line, begin and end in milliseconds, function, the share of the time in which tasks ran, the worker."""
+    further: int = 0
+    """The number of tasks in blocks."""
 
     @property
     def functions(self) -> list[str]:
         """The functions of the bars, those with most time first."""
         seconds: Counter[str] = Counter()
-        for _, begin, end, name, *_ in self.bars:
+        for _, begin, end, name, *_ in (*self.bars, *self.blocks):
             seconds[name] += end - begin
         return [name for name, _ in seconds.most_common()]
 
     @property
     def summary(self) -> str:
-        """How many tasks are shown, and of how many workers."""
+        """How many tasks are shown, of how many workers, and how many of them have a bar each."""
         if not self.bars:
             return "no tasks in this window"
-        which = f"the {BARS} longest tasks" if len(self.bars) == BARS else counted(len(self.bars), "task")
-        return f"{which} on {counted(len({bar[6] for bar in self.bars}), 'worker')}"
+        workers = {bar[6] for bar in self.bars} | {block[5] for block in self.blocks}
+        shown = f"{counted(len(self.bars) + self.further, 'task')} on {counted(len(workers), 'worker')}"
+        return f"{shown}, {len(self.bars)} as bars" if self.further else shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,23 +77,29 @@ def stream(model: MonitorModel, seconds: float, *, nested: bool = True) -> TaskS
     status, tasks = model.status, model.tasks
     if status is None:
         return TaskStream([], [], (0.0, 0.0))
+    names, window = _process_names(status), (status.at - seconds, status.at)
+
+    def name(agent: int, pid: int) -> str:
+        return names.get((agent, pid)) or f"{model.agents.get(agent, 'unknown')}/{pid} (gone)"
+
+    running = heapq.nlargest(BARS, _running(model, status))
+    longest, others = tasks.ended_runs(window[0], BARS - len(running))
     found = [
         (tasks.value("duration", row) / 1e6, tasks.value("agent", row), tasks.value("pid", row), row)
-        for row in tasks.longest(BARS, status.at - seconds, RECENT)
+        for row in longest.tolist()
     ]
-    found += _running(model, status)
-    names = _process_names(status)
     shown = []
-    for took, agent, pid, row in heapq.nlargest(BARS, found):
+    for took, agent, pid, row in (*running, *found):
         task = tasks.row(row)
         end = task.ended or status.at
-        worker = names.get((agent, pid)) or f"{model.agents.get(agent, 'unknown')}/{pid} (gone)"
-        shown.append(_Shown(task, end - took, end, worker))
+        shown.append(_Shown(task, end - took, end, name(agent, pid)))
+    further = blocks(tasks, others, window, name)
     keys = _nested_keys(shown) if nested else {each.task.id: (each.worker,) for each in shown}
-    workers = {(each.worker,) for each in shown}
+    workers = {(each.worker,) for each in shown} | {(each.worker,) for each in further}
     places = {key: place for place, key in enumerate(sorted({*workers, *keys.values()}))}
     bars = [_bar(each, places[keys[each.task.id]]) for each in shown]
-    return TaskStream([_line_name(key) for key in places], bars, (status.at - seconds, status.at))
+    together = [_block(each, places[each.worker,]) for each in further]
+    return TaskStream([_line_name(key) for key in places], bars, window, together, len(others))
 
 
 def _nested_keys(shown: Iterable[_Shown]) -> dict[int, LineKey]:
@@ -136,3 +149,7 @@ def _bar(each: _Shown, place: int) -> Bar:
     called = min(end, round(1000 * (each.begin + task.fetch)))
     returned = max(called, round(1000 * (each.end - task.store)))
     return [place, begin, end, task.function, state, f"{task.id:x}", each.worker, called, returned]
+
+
+def _block(each: Block, place: int) -> Bar:
+    return [place, round(1000 * each.begin), round(1000 * each.end), each.function, round(each.share, 2), each.worker]

@@ -394,7 +394,7 @@ class TaskTable:
         """The stored value of a column in a row."""
         return self._columns[name][row]
 
-    def columns(self, names: Iterable[str], rows: Sequence[int]) -> list[Column]:
+    def columns(self, names: Iterable[str], rows: Sequence[int] | Column) -> list[Column]:
         """Copies of what columns have in these rows."""
         chosen = np.array(rows, np.intp)
         return [_take(self._view(name), chosen) for name in names]
@@ -543,12 +543,16 @@ class TaskTable:
             found |= self._view("pid") == int(text)
         return found
 
-    def longest(self, count: int, since: float, among: int) -> list[int]:
-        """The rows of the `count` longest runs that ended at `since` or later, among the newest rows."""
-        size = len(self)
-        rows = (self._next - 1 - np.arange(min(among, size))) % max(1, size)
-        rows = rows[(self._view("pid")[rows] != 0) & (self._view("ended")[rows] >= since)]
-        if len(rows) > count:
-            rows = rows[np.argpartition(self._view("duration")[rows], -count)[-count:]]
-        found: list[int] = rows.tolist()
-        return found
+    def ended_runs(self, since: float, count: int) -> tuple[Column, Column]:
+        """The rows of runs that ended at `since` or later: `count` of them, and the others.
+
+        Those are the longest ones; up to half are runs that failed, however short.
+        """
+        rows = np.flatnonzero((self._view("ended") >= since) & (self._view("pid") != 0))
+        if (cut := len(rows) - count) <= 0:
+            return rows, rows[:0]
+        lengths = self._view("duration")[rows].astype(float)
+        failed = np.flatnonzero(np.isin(self._view("status")[rows], (Status.RAISED, Status.FAILED)))
+        lengths[failed[np.argsort(lengths[failed])[-(count // 2) :]]] = np.inf
+        order = np.argpartition(lengths, min(cut, len(rows) - 1))
+        return rows[order[cut:]], np.sort(rows[order[:cut]])

@@ -233,7 +233,7 @@ def _cells(worker: dict[str, Any], *, is_wide: bool) -> list[str]:
 
 
 def _elapsed(worker: dict[str, Any]) -> str:
-    return units.duration(worker["elapsed"]) if worker["function"] else ""
+    return units.duration(worker["elapsed"]) if worker["elapsed"] else ""
 
 
 def body(table: Sequence[str], side: Sequence[str], size: tuple[int, int], pointed: int) -> tuple[int, list[str]]:

@@ -20,7 +20,7 @@ from scaler_ui.model.addresses import PageRequest, worker_name
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.moments import Moment, mean_latency
 from scaler_ui.model.reasons import briefly
-from scaler_ui.model.tables import worker_rows
+from scaler_ui.model.tables import function_of, worker_rows
 from scaler_ui.model.task_table import ENDINGS, STATES, TaskRow, TaskSubset
 
 Row = dict[str, Any]
@@ -142,7 +142,7 @@ def workers(model: MonitorModel, request: PageRequest, now: float) -> TablePage:
                 "key": f"{row.number}/{row.pid}",
                 "page": worker_name(row.agent, row.pid),
                 "task": f"{task.id:x}" if task else "",
-                "function": task.function if task else "",
+                "function": function_of(model, row, task),
             }
         )
     page = page_of(rows, request, ("worker", "agent", "host", "state", "function", "capabilities"))
@@ -184,13 +184,13 @@ def functions(model: MonitorModel, request: PageRequest) -> TablePage:
     """Functions with the cost of their calls that ended while this monitor listened."""
     rows = []
     for name, figures in list(model.functions.items()):
-        ran = sum(count for status, count in figures.ended.items() if ENDINGS[status] in ("success", "raised"))
         rows.append(
             {
                 "function": name,
                 "calls": figures.count,
                 **{word: figures.ended.get(status, 0) for status, word in ENDINGS.items() if word != "lost"},
-                "mean": figures.duration / ran if ran else 0.0,
+                "runs": figures.runs,
+                "mean": figures.duration / figures.runs if figures.runs else 0.0,
                 "longest": figures.longest,
                 "cpu": figures.cpu,
                 "transfers": figures.transfers,
@@ -199,9 +199,9 @@ def functions(model: MonitorModel, request: PageRequest) -> TablePage:
         )
     page = page_of(rows, request, ("function",))
     for row in page.rows:
-        row.update(
-            {name: duration(row[name]) for name in ("mean", "longest", "cpu", "transfers")}, memory=size(row["memory"])
-        )
+        measured = row.pop("runs") > 0
+        for name, write in {**dict.fromkeys(("mean", "longest", "cpu", "transfers"), duration), "memory": size}.items():
+            row[name] = write(row[name]) if measured else ""
     return page
 
 

@@ -153,19 +153,32 @@ _BAR = """(params, api) => {
     ...(bad ? [part(left, right, {fill: 'none', stroke: '#d00', lineWidth: 2})] : []),
   ]};
 }"""
+_BLOCK = """(params, api) => {
+  const row = api.value(0), begin = api.coord([api.value(1), row]), end = api.coord([api.value(2), row]);
+  const height = api.size([0, 1])[1] * 0.35, left = Math.max(begin[0], params.coordSys.x);
+  const right = Math.min(end[0], params.coordSys.x + params.coordSys.width);
+  return right <= left ? null : {type: 'rect', style: {fill: api.value(6), opacity: 0.3 + 0.6 * api.value(4)},
+    shape: {x: left, y: begin[1] - height / 2, width: right - left, height: height}};
+}"""
 _HINT = """(params) => { const v = params.value;
   const escape = (text) => String(text).replace(/[&<>]/g, (c) => `&#${c.charCodeAt(0)};`);
+  const since = new Date(v[1]).toLocaleString('sv-SE');
+  if (params.seriesIndex === 0) return `<b>short tasks, most of them ${escape(v[3])}</b><br>`
+    + `${Math.round(100 * v[4])} % of the time<br>since ${since}<br>on ${escape(v[5])}`;
   const took = (ms) => ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(1)} s`;
   const moved = [['objects are fetched for', v[7] - v[1]], ['the result is stored for', v[2] - v[8]]];
   return `<b>${escape(v[3])}</b><br>${escape(v[4])}, ${took(v[2] - v[1])}<br>`
     + moved.filter(([, ms]) => ms > 0).map(([what, ms]) => `${what} ${took(ms)}<br>`).join('')
-    + `since ${new Date(v[1]).toLocaleString('sv-SE')}<br>task ${escape(v[5])}<br>on ${escape(v[6])}`; }"""
+    + `since ${since}<br>task ${escape(v[5])}<br>on ${escape(v[6])}`; }"""
 
-_OPEN = "(clicked) => clicked.componentType === 'series' && openPage(`/task/${clicked.value[5]}`)"
+_OPEN = """(clicked) => clicked.componentType === 'series' && openPage(
+  clicked.seriesIndex === 0 ? `/function/${encodeURIComponent(clicked.value[3])}` : `/task/${clicked.value[5]}`)"""
 
 
 class Timeline:
-    """Tasks as bars in lines: coloured by function, failed ones with a red frame, cancelled ones grey."""
+    """Tasks as bars in lines: coloured by function, failed ones with a red frame, cancelled ones grey; low blocks are
+    tasks without a bar.
+    """
 
     def __init__(self, stream: TaskStream) -> None:
         self._shown = stream
@@ -184,7 +197,9 @@ class Timeline:
                 {"type": "inside", "filterMode": "weakFilter"},
             ],
             "animation": False,
-            "series": [{"type": "custom", ":renderItem": _BAR, "encode": {"x": [1, 2], "y": 0}}],
+            "series": [
+                {"type": "custom", ":renderItem": draw, "encode": {"x": [1, 2], "y": 0}} for draw in (_BLOCK, _BAR)
+            ],
         }  # fmt: skip
         self._fill(options, stream)
         self._chart = ui.echart(options, renderer="svg").style(_height(stream))
@@ -209,7 +224,8 @@ class Timeline:
         options["yAxis"]["data"] = stream.lines
         colours = self._colours.of(stream.functions)
         hidden = self._legend.hidden
-        options["series"][0]["data"] = [[*bar, colours[bar[3]]] for bar in stream.bars if bar[3] not in hidden]
+        for series, drawn in zip(options["series"], (stream.blocks, stream.bars), strict=True):
+            series["data"] = [[*bar, colours[bar[3]]] for bar in drawn if bar[3] not in hidden]
         self._legend.show(colours)
 
 

@@ -45,7 +45,7 @@ RUNNERS = TableKind(
 PROGRESS = TableKind(
     "progress",
     {
-        "client": "client", "function": "function", "done": "done", "finished": "ended", "open": "waiting",
+        "client": "client", "function": "function", "done": "done", "finished": "ended", "open": "open",
         "left": "left",
     },
     key="key", order="seconds", filtered=False, brief=True, unsorted=("left",), bars=("done",),
