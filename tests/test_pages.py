@@ -131,7 +131,7 @@ def test_every_page_shows_what_the_scheduler_says(
     wait_shown(page, "running", "2")
     assert (shown(page, "workers"), shown(page, "agents")) == ("2", "1")
     assert shown(page, "failed") == f"{status.raised + status.failed:,}"
-    wait_shown(page, "progress", f"{client.name}\tsupport.gates:wait_at\t0 %\t0\t3\tunknown")
+    wait_shown(page, "progress", f"{client.name}\tsupport.gates:wait_at\t0 %\t0\t5\tunknown")
     line = page.get_by_test_id("last-failures").get_by_role("row").filter(has_text="explode").inner_text()
     assert line.split("\t")[2:] == ["ValueError: no", f"{failed.task_id:x}"]
     page.locator(".nicegui-echart").hover(position={"x": 300, "y": 60})

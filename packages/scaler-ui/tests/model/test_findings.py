@@ -236,6 +236,17 @@ def test_the_time_that_is_left_comes_from_what_was_measured(publications: Public
     assert WorkerState.RUNNING in (healthy.status.worker_states if healthy.status else ())
 
 
+def test_functions_with_few_tasks_run_beside_each_other(publications: Publications, healthy: MonitorModel) -> None:
+    """A task of each of six functions waits for six workers."""
+    names = "abcdef"
+    healthy.take(publications.groups(*((9 + at, name, 7, 0, "", "") for at, name in enumerate(names))), NOW)
+    for at, _ in enumerate(names):
+        healthy.take(publications.batch(TaskStep.WAITING, 9 + at, 10 * at + 1, 10 * at + 2), NOW)
+        healthy.take(run(publications, 1, range(10 * at + 1, 10 * at + 2), 20.0), NOW)
+    assert [each.seconds for each in estimates(healthy)] == [20.0] * 6
+    assert findings(healthy, NOW)[0].text.endswith("about 20 s left.")
+
+
 def test_runs_that_take_longer_than_the_measured_ones_prolong_what_is_left(
     publications: Publications, healthy: MonitorModel
 ) -> None:

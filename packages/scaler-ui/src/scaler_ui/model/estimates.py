@@ -29,6 +29,8 @@ class Estimate:
     """Time until they have ended, if these workers ran nothing else."""
     spread: float
     """The standard deviation of `seconds`."""
+    share: float
+    """How many of the seconds it takes all these workers."""
 
 
 def estimates(model: MonitorModel) -> list[Estimate]:
@@ -99,11 +101,11 @@ def _estimate(
     client = model.client_name(session)
     ended = model.ended.get((session, function), 0)
     if function not in means or not workers:
-        return Estimate(session, client, function, ended, count, None, 0.0)
+        return Estimate(session, client, function, ended, count, None, 0.0, 0.0)
     mean, deviation = means[function]
-    rounds = max(waiting / workers, 1.0)
+    rounds = waiting / workers
     spread = deviation * math.sqrt(waiting or count) / workers
-    return Estimate(session, client, function, ended, count, mean * rounds, spread)
+    return Estimate(session, client, function, ended, count, mean * max(rounds, 1.0), spread, mean * rounds)
 
 
 def time_left(model: MonitorModel) -> str:
@@ -112,11 +114,11 @@ def time_left(model: MonitorModel) -> str:
 
 
 def in_words(found: Iterable[Estimate]) -> str:
-    """About how long this work takes; empty if nothing of it can be measured."""
+    """About how long this work takes: as long as the longest, or together all workers; empty if none is measured."""
     known = [each for each in found if each.seconds is not None]
     if not known:
         return ""
-    seconds = sum(each.seconds or 0.0 for each in known)
+    seconds = max(sum(each.share for each in known), *(each.seconds or 0.0 for each in known))
     spread = math.sqrt(sum(each.spread**2 for each in known))
     shortest, longest = _rounded(max(0.0, seconds - spread)), _rounded(seconds + spread)
     if spread > seconds / 4 and shortest != longest:
