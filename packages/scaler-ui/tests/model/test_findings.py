@@ -236,6 +236,25 @@ def test_the_time_that_is_left_comes_from_what_was_measured(publications: Public
     assert WorkerState.RUNNING in (healthy.status.worker_states if healthy.status else ())
 
 
+def test_progress_names_the_longest_run_where_nothing_was_measured(
+    publications: Publications, healthy: MonitorModel
+) -> None:
+    """All tasks hang, and no run of their function has ever ended."""
+    for message in (
+        publications.groups((9, "f", 7, 0, "", "")),
+        publications.batch(TaskStep.WAITING, 9, 11, 12, time=AT - 8000),
+        publications.batch(TaskStep.ASSIGNED, 1, 11, 12, first_run=501, time=AT - 8000),
+    ):
+        healthy.take(message, NOW)
+    for seconds, said in ((20.0, "nothing waits."), (7800.0, "nothing waits; task b (f) has run for 2 h 10 min.")):
+        at = AT + seconds - 20
+        runs = publications.status(at=at, waiting=0, worker_runs=(501, *[0] * 5), worker_seconds=[seconds] * 6)
+        healthy.take(runs, NOW)
+        found = findings(healthy, NOW)[0]
+        assert (found.severity, found.text.endswith(said)) == (Severity.NOTE, True), found.text
+    assert found.parts[1] == "b" and found.place == "task"
+
+
 def test_functions_with_few_tasks_run_beside_each_other(publications: Publications, healthy: MonitorModel) -> None:
     """A task of each of six functions waits for six workers."""
     names = "abcdef"

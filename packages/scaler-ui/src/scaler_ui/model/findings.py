@@ -103,11 +103,26 @@ def _progress(model: MonitorModel, status: MonitorStatus) -> Finding:
     if on_hosts := queued(status):
         parts.append(f"{on_hosts:,} queued on hosts")
     parts.append(f"{count:,} waiting" if (count := waiting(status)) else "nothing waits")
-    if left := time_left(model):
-        parts.append(left)
+    left = time_left(model)
+    said = ", ".join([*parts, left] if left else parts)
+    if not left and (longest := _longest_run(model, status)):
+        seconds, task, name = longest
+        called = f"task {task} ({shortened(name, NAME)})"
+        return Finding(Severity.NOTE, f"{said}; {called} has run for {duration(seconds)}.", task, "task")
     if status.assigned or count or workers(status):
-        return Finding(Severity.NOTE, ", ".join(parts) + ".")
+        return Finding(Severity.NOTE, f"{said}.")
     return Finding(Severity.WARNING, "No worker is connected, and nothing waits.")
+
+
+def _longest_run(model: MonitorModel, status: MonitorStatus) -> tuple[float, str, str] | None:
+    """Seconds so far, task and function of the run that has taken longest, if that is long."""
+    rows = model.tasks.runs()
+    found = [rows[run] for run in status.worker_runs if run in rows]
+    times = zip(model.tasks.values("duration", found), found, strict=True)
+    micros, row = max(times, default=(0, 0))
+    if micros / 1e6 < HUNG_SECONDS:
+        return None
+    return micros / 1e6, f"{model.tasks.value('id', row):x}", model.tasks.function_name(row)
 
 
 def _troubles(model: MonitorModel, status: MonitorStatus, now: float) -> Iterator[Finding]:
