@@ -44,6 +44,7 @@ SEVERAL = {
     "scaler-scheduler/tests/core/test_cost_laws.py": "SchedulerCore: operations per event do not grow with the cluster",
     "scaler-scheduler/tests/core/test_objects.py": "SchedulerCore: messages about objects",
     "scaler-scheduler/tests/relay/test_dishonest_agents.py": "RelayCore: agents that say what is not so, drains",
+    "scaler-scheduler/tests/relay/test_relay_any_message.py": "RelayCore: any message from any agent",
     "scaler-scheduler/tests/core/test_simulation.py": "SchedulerCore: a large simulated cluster",
 }
 """Test modules of no single source module, with what they test."""
