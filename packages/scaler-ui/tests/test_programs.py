@@ -66,7 +66,7 @@ def script(program: str) -> str:
 )
 def test_a_signal_during_an_import_ends_a_program_silently(program: str, module: str, number: int) -> None:
     entry = script(program)
-    words = [sys.executable, "-c", INTERRUPTED, module, str(number), entry, NOWHERE, *MORE.get(program, ())]
+    words = [sys.executable, "-c", INTERRUPTED, module, str(int(number)), entry, NOWHERE, *MORE.get(program, ())]
     done = subprocess.run(words, capture_output=True, encoding="utf-8", timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

@@ -36,7 +36,7 @@ class ManagerStatus:
     time from a request to the agent's connection, 0 if unknown.
     """
 
-    COLUMNS: ClassVar = (
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (
         ("offer_capabilities", "offer_pythons", "offer_cloudpickles", "unit_sizes", "offer_quantities"),
         ("pending_units", "pending_offers"),
     )
@@ -62,7 +62,7 @@ class DesiredWorkers:
     `units` lists the manager's units whose state has changed since the last such message, all of them in the first.
     """
 
-    COLUMNS: ClassVar = (("units", "unit_states"),)
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (("units", "unit_states"),)
 
     workers: Sequence[int]
     reason: str = ""
@@ -82,7 +82,7 @@ class ListWorkers:
 class WorkerList:
     """The answer to ListWorkers: a row per agent."""
 
-    COLUMNS: ClassVar = (("hosts", "workers", "capabilities", "managers"),)
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (("hosts", "workers", "capabilities", "managers"),)
 
     request: int
     hosts: Sequence[str] = ()
@@ -109,8 +109,8 @@ class ProcessList:
     An agent leaves out `agents` and `hosts`, which are the same for all.
     """
 
-    COLUMNS: ClassVar = (("pids", "names", "agents", "hosts"),)
-    OPTIONAL: ClassVar = frozenset({"agents", "hosts"})
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (("pids", "names", "agents", "hosts"),)
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"agents", "hosts"})
 
     request: int
     pids: Sequence[int] = ()

@@ -42,7 +42,10 @@ class ServiceKind:
 class Hello:
     """First message of an epoch: the identity of the peer, its state of the stream, and what it offers."""
 
-    COLUMNS: ClassVar = (("capability_names", "capability_values"), ("consumable_names", "consumable_totals"))
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (
+        ("capability_names", "capability_values"),
+        ("consumable_names", "consumable_totals"),
+    )
 
     role: int
     identity: bytes

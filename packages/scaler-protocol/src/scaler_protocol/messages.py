@@ -114,12 +114,12 @@ class Submit:
     only if they fail.
     """
 
-    COLUMNS: ClassVar = (
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (
         ("tasks", "task_groups", "calls", "consumers"),
         ("dependents", "needs"),
         ("functions", "names", "bodies"),
     )
-    OPTIONAL: ClassVar = frozenset({"task_groups", "consumers"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"task_groups", "consumers"})
 
     groups: Sequence[Group]
     tasks: Ints
@@ -151,12 +151,12 @@ class Run:
     Done although they exceed INLINE_LIMIT: they are classes of `scaler_protocol.result_sizes`.
     """
 
-    COLUMNS: ClassVar = (
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (
         ("tasks", "task_groups", "calls", "attempts", "result_sizes"),
         ("dependents", "needs", "inputs"),
         ("functions", "names", "bodies"),
     )
-    OPTIONAL: ClassVar = frozenset({"task_groups", "attempts", "result_sizes"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"task_groups", "attempts", "result_sizes"})
 
     first_run: int
     groups: Sequence[Group]
@@ -184,8 +184,8 @@ class Done:
     `profiles` holds one PROFILE record per task (see `scaler_protocol.profiles`); `agent` is a name.
     """
 
-    COLUMNS: ClassVar = (("tasks", "runs", "statuses", "results"),)
-    OPTIONAL: ClassVar = frozenset({"runs"})
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (("tasks", "runs", "statuses", "results"),)
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"runs"})
 
     tasks: Ints
     statuses: Ints
@@ -241,7 +241,7 @@ class Returned:
 class Blocked:
     """Runs whose tasks begin or stop to wait for other tasks; a blocked run does not occupy a worker's slot."""
 
-    COLUMNS: ClassVar = (("runs", "blocked"),)
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (("runs", "blocked"),)
 
     runs: Ints
     blocked: Flags
@@ -259,7 +259,7 @@ class NeedFunctions:
 class Functions:
     """The requested functions."""
 
-    COLUMNS: ClassVar = (("functions", "names", "bodies"),)
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (("functions", "names", "bodies"),)
 
     functions: Ids
     names: Texts
@@ -271,7 +271,7 @@ class Functions:
 class NeedInputs:
     """Pairs of a waiting task and a task that it needs, whose result the scheduler does not have."""
 
-    COLUMNS: ClassVar = (("tasks", "needs"),)
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (("tasks", "needs"),)
 
     tasks: Ints
     needs: Ints
@@ -281,7 +281,7 @@ class NeedInputs:
 class Inputs:
     """The requested outcomes, pair by pair."""
 
-    COLUMNS: ClassVar = (("tasks", "needs", "statuses", "results"),)
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (("tasks", "needs", "statuses", "results"),)
 
     tasks: Ints
     needs: Ints
@@ -297,7 +297,7 @@ class Reconcile:
     `more`: an agent has more than one message can name, and the next one goes on.
     """
 
-    COLUMNS: ClassVar = (("running", "runs"), ("takers", "taken_names", "taken_values"))
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (("running", "runs"), ("takers", "taken_names", "taken_values"))
 
     running: Ints = ()
     runs: Ints = ()
@@ -327,7 +327,7 @@ class Resend:
 class Output:
     """Output of tasks on stdout (1) and stderr (2), as UTF-8, in order."""
 
-    COLUMNS: ClassVar = (("tasks", "streams", "texts"),)
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (("tasks", "streams", "texts"),)
 
     tasks: Ints
     streams: Ints
@@ -343,8 +343,11 @@ class AgentStatus:
     `lone_task_bytes` is the memory that a task alone on the host may use; 0 is no limit.
     """
 
-    COLUMNS: ClassVar = (("names", "pids", "states", "runs", "cpus", "rsses", "queues"), ("deaths", "death_hosts"))
-    OPTIONAL: ClassVar = frozenset({"death_hosts"})
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (
+        ("names", "pids", "states", "runs", "cpus", "rsses", "queues"),
+        ("deaths", "death_hosts"),
+    )
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"death_hosts"})
 
     cpu: float = 0.0
     rss: int = 0

@@ -66,7 +66,7 @@ class MonitorStatus:
     are never reused while the scheduler runs.
     """
 
-    COLUMNS: ClassVar = (
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (
         ("sent_names", "sent_counts"),
         ("received_names", "received_counts"),
         ("client_sessions", "client_names", "client_hosts", "client_tasks"),
@@ -93,7 +93,7 @@ class MonitorStatus:
         ("waiting_capabilities", "waiting_tasks", "waiting_shortages"),
         ("duration_bounds", "run_buckets", "wait_buckets"),
     )  # fmt: skip
-    OPTIONAL: ClassVar = frozenset((*COLUMNS[3][1:], *COLUMNS[4][1:]))
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset((*COLUMNS[3][1:], *COLUMNS[4][1:]))
     """Those of agents and workers, but the first."""
 
     incarnation: int
@@ -231,7 +231,7 @@ class TaskEvents:
     `edges` are of this piece. The numbers of texts, and of what tasks have printed, grow while the scheduler runs.
     """
 
-    COLUMNS: ClassVar = (
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (
         (
             "group_numbers",
             "group_functions",
@@ -285,7 +285,7 @@ class MonitorHistory:
     `failure_profiles` holds one packed profile for each.
     """
 
-    COLUMNS: ClassVar = (
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (
         (
             "failure_numbers", "failure_times", "failure_tasks", "failure_functions", "failure_sessions",
             "failure_clients", "failure_agents", "failure_agent_names", "failure_statuses", "failures",
@@ -367,7 +367,9 @@ class StorageStatus:
     describe the biggest of the 20,000 newest objects, each named by a hash of its id, because the id grants access.
     """
 
-    COLUMNS: ClassVar = (("biggest_names", "biggest_sessions", "biggest_sizes", "biggest_in_memory", "biggest_remote"),)
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (
+        ("biggest_names", "biggest_sessions", "biggest_sizes", "biggest_in_memory", "biggest_remote"),
+    )
 
     objects: int
     writing: int

@@ -75,7 +75,7 @@ class ProfilePart:
     between them. `problem` says why there is no profile, or what is missing in it.
     """
 
-    COLUMNS: ClassVar = (("stacks", "counts"),)
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (("stacks", "counts"),)
 
     request: int
     stacks: Sequence[str] = ()

@@ -44,10 +44,10 @@ class TaskList:
     and ConfirmTasks, without tasks. `error` says why there is no answer.
     """
 
-    COLUMNS: ClassVar = (
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (
         ("tasks", "labels", "functions", "states", "statuses", "encodings", "ages", "claimed", "results"),
     )
-    OPTIONAL: ClassVar = frozenset({"results"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"results"})
 
     request: int
     left: int = 0

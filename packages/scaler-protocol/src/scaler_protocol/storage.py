@@ -201,7 +201,7 @@ class FetchReplica:
 class DropReplicas:
     """To a host: it may delete these replicas. From a host: it no longer has them."""
 
-    COLUMNS: ClassVar = (("objects", "sizes", "sessions", "versions"),)
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (("objects", "sizes", "sessions", "versions"),)
 
     objects: Sequence[bytes]
     sizes: Sequence[int]

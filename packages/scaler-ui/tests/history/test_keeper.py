@@ -161,6 +161,7 @@ def test_numbers_that_sqlite_cannot_hold_are_kept_as_its_greatest(tmp_path: Path
     file = HistoryFile(tmp_path / "history.db", 7)
     file.write(Kept([task(HIGH, 1000.0)._replace(memory=2**64 - 1)]))
     assert file.load().tasks == [task(HIGH, 1000.0)._replace(memory=2**63 - 1)]
+    file.close()
 
 
 def test_the_file_is_bounded_by_days_and_by_rows(tmp_path: Path) -> None:

@@ -40,4 +40,4 @@ def test_a_certificate_and_its_key_belong_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("days", "why"), [(-1, "certificate has expired"), (1, "certificate is not yet valid")])
 def test_a_certificate_that_browsers_refuse_is_told_of(days: int, why: str, tmp_path: Path) -> None:
     certificate, key = write_certificate(tmp_path, begins=datetime.timedelta(days=days - 0.5))
-    assert check_tls(certificate, key) == f"browsers will refuse --tls-cert {certificate}: {why}"
+    assert check_tls(certificate, key).startswith(f"browsers will refuse --tls-cert {certificate}: {why}")

@@ -252,7 +252,10 @@ def _become_worker(ends: WorkerDescriptors, lifeline: int, environment: Iterable
     os.setpgid(0, 0)
     become_subreaper()  # so that orphans of tasks count, and end, with this process
     _die_with(lifeline)
-    faulthandler.enable(ends.faults)
+    if sys.version_info >= (3, 14):  # its stack of C comes last, and the end is what is shown
+        faulthandler.enable(ends.faults, c_stack=False)
+    else:
+        faulthandler.enable(ends.faults)
     random.seed()
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
