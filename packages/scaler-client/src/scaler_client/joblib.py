@@ -44,10 +44,9 @@ _PICKLE: Final = 0x80
 """The first byte of a pickle."""
 _TASK_SECONDS: Final = 0.3
 """The calls of a task shall take so long together: each process that a task passes takes up to some milliseconds."""
-_LEAST_SECONDS: Final = 0.02
-"""At least so long at the end, when what is left is divided among the workers."""
-_BATCH_SECONDS: Final = 0.005
-"""The calls of one of joblib's batches shall take so long together: each batch costs some microseconds."""
+_BATCH_SECONDS: Final = 0.02
+"""The calls of one of joblib's batches, each of which costs some microseconds, and those of a task at least when what is
+left at the end is divided among the workers."""
 _ASK_SECONDS: Final = 0.05
 """How long joblib is asked for further batches before those that are there are sent."""
 _CLOCK_SECONDS: Final = 1e-7
@@ -350,7 +349,7 @@ class _Groups:
                 return []
             most = self.calls_for(_TASK_SECONDS)
             if self._is_all_ahead:
-                most = min(most, max(self.calls_for(_LEAST_SECONDS), -(-self._calls_ahead // (2 * self._jobs))))
+                most = min(most, max(self.calls_for(_BATCH_SECONDS), -(-self._calls_ahead // (2 * self._jobs))))
             taken = [self._ahead.popleft()]
             calls = len(taken[0][0].items)
             while self._joins and self._ahead and calls + len(self._ahead[0][0].items) <= most:
