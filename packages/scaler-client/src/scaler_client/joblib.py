@@ -45,8 +45,10 @@ _PICKLE: Final = 0x80
 _TASK_SECONDS: Final = 0.3
 """The calls of a task shall take so long together: each process that a task passes takes up to some milliseconds."""
 _BATCH_SECONDS: Final = 0.02
-"""For the calls of one of joblib's batches, which costs some microseconds, and at least for those of a task when what is
-left at the end is divided among the workers."""
+"""For the calls of one of joblib's batches, which costs some microseconds.
+
+A task has calls for at least so long when what is left at the end is divided among the workers.
+"""
 _ASK_SECONDS: Final = 0.05
 """How long joblib is asked for further batches before those that are there are sent."""
 _CLOCK_SECONDS: Final = 1e-7
