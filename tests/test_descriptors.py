@@ -40,13 +40,14 @@ def test_connections_do_not_take_the_last_descriptors() -> None:
             refused = scheduler.read_until("refused")
             assert f"may have {LIMIT} files open" in refused and "ulimit -n" in refused
             context = stack.enter_context(zmq.Context())
-            monitor = stack.enter_context(context.socket(zmq.SUB))
-            monitor.linger = 0
-            monitor.subscribe(b"")
-            monitor.connect(f"tcp://127.0.0.1:{port + 2}")
-            scheduler.read_until("refused")  # the monitor
+            for _ in range(16):  # the first ones may find room that the start of object storage has left
+                monitor = stack.enter_context(context.socket(zmq.SUB))
+                monitor.linger = 0
+                monitor.subscribe(b"")
+                monitor.connect(f"tcp://127.0.0.1:{port + 2}")
+            scheduler.read_until("refused")  # a monitor
             taken = Path(f"/proc/{scheduler.process.pid}/fd")
-            wait_until(lambda: len(list(taken.iterdir())) < LIMIT - 32, "the reserve is free again")
+            wait_until(lambda: len(list(taken.iterdir())) <= LIMIT - 32, "the reserve is free again")
         with Client(f"tcp://127.0.0.1:{port}", timeout_seconds=SECONDS) as client:
             assert client.identity
         assert scheduler.end() == 0
