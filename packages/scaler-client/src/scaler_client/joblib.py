@@ -1,6 +1,7 @@
 """A backend of joblib: `import scaler_client.joblib`, then `joblib.parallel_config("scaler", address=…)`.
 
-Needs joblib 1.4 or newer (`pip install scaler[joblib]`). joblib makes batches of short calls; each batch is a task.
+Needs joblib 1.4 or newer (`pip install scaler[joblib]`). joblib makes batches of short calls; a task
+has one or several of them.
 """
 
 from __future__ import annotations

@@ -130,14 +130,14 @@ def columns(name: str, iterables: Iterable[Iterable[Any]]) -> Iterator[_Row]:
 
 
 class SubmittedItems:
-    """The calls of a lazy map, submitted as they are taken. What ends them early is raised behind their outcomes."""
+    """The calls of a lazy map, submitted as they are taken. What ends them early is raised after their outcomes."""
 
     def __init__(self, submitted: Iterator[MapItem]) -> None:
         self._submitted = submitted
         self._error: Exception | None = None
 
-    def take(self, count: int | None) -> Iterator[MapItem]:
-        """Submit up to so many calls; None: all."""
+    def take(self, count: int) -> Iterator[MapItem]:
+        """Submit up to so many calls."""
         try:
             yield from islice(self._submitted, count)
         except Exception as error:

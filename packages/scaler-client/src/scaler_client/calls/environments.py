@@ -84,7 +84,7 @@ def _dumped(initializer: Callable[[], object]) -> bytes:
     try:
         return bytes(pickles.dump(initializer))
     except Exception as error:
-        from scaler_client.payloads.unpicklable import fault_in  # workers need it not
+        from scaler_client.payloads.unpicklable import fault_in  # workers do not need it
 
         add_note(error, fault_in("the initializer", initializer, pickles.dump))
         raise

@@ -177,8 +177,8 @@ class Listener:
     def close_greedy(self, seconds: float, has_peer: Callable[[bytes], bool] | None) -> float:
         """Close connections that take too much memory, or have had no peer for long; `has_peer` knows peers' routes.
 
-        None: nobody is a peer yet, and all may wait. Returns after how many seconds it must be called again; `seconds`
-        is the time since the last call. Call `readable` afterwards.
+        If `has_peer` is None, nobody is a peer yet, and none is closed for that. Returns after how many seconds it must
+        be called again; `seconds` is the time since the last call. Call `readable` afterwards.
         """
         self._accept_monitor.process_events()  # the kernel may have reused descriptors
         drained = not is_readable(self._socket)
