@@ -147,7 +147,7 @@ def use_up_task_ids() -> str:
     """As if tasks of this worker had submitted four billion tasks: see that the next one is refused."""
     with Client() as client:
         ids = client._io.ids
-        ids._singles, ids._singles_from = iter(()), ids._blocks_from
+        ids._singles, ids._singles_from = [], ids._blocks_from
         try:
             client.submit(math.sqrt, 4)
         except SessionExhaustedError:

@@ -86,7 +86,7 @@ def test_a_client_whose_numbers_are_used_up_says_so_and_loses_nothing(client: Cl
     before = client.submit(double, 1)
     cluster.wait_tasks(1)
     almost_used_up(client._io.ids, SINGLES)
-    client._io.ids._singles = iter(())
+    client._io.ids._singles = []
     under_way = [client.submit(double, number) for number in range(SINGLES)]
     for _ in range(2):
         with pytest.raises(SessionExhaustedError, match="make another Client"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 from scaler_protocol.errors import SessionExhaustedError
@@ -27,7 +27,8 @@ class TaskIds:
     ) -> None:
         self.session = session
         self._remedy, self._on_end = remedy, on_end
-        self._singles: Iterator[int] = iter(())
+        self._singles: list[int] = []
+        """Reserved single ids, the next one last."""
         self._singles_from = first_task(session) + 1
         self._blocks_from = first_task(session) + LAST_COUNT + 1
         self._lock = threading.RLock()  # a signal handler may submit in the middle of a submission
@@ -40,19 +41,23 @@ class TaskIds:
 
     def next_task(self) -> int:
         """One id."""
-        for task in self._singles:
-            return task
+        while True:
+            try:
+                return self._singles.pop()  # atomic, also without the GIL
+            except IndexError:
+                self._reserve_singles()
+
+    def _reserve_singles(self) -> None:
         with self._lock:
-            for task in self._singles:  # another thread has come first
-                return task
+            if self._singles:  # another thread has come first
+                return
             # A signal handler that submits comes between calls, so not between reading a counter and writing it.
             first: int = self._singles_from
             self._singles_from = first + SINGLES
             if self._singles_from > self._blocks_from:
                 self._singles_from -= SINGLES
                 self._refuse(1)
-            self._singles = iter(range(first + 1, first + SINGLES))
-            return first
+            self._singles = list(range(first + SINGLES - 1, first - 1, -1))
 
     def next_tasks(self, size: int) -> int:
         """The first of `size` consecutive ids."""
