@@ -164,6 +164,17 @@ def resumes(talk: Conversation) -> None:
     talk.service(NeedTasks([2]), 2, 4)
 
 
+def keeps_what_is_sent_meanwhile(talk: Conversation) -> None:
+    """what the program sends while there is no connection follows what was sent before, once the stream is resumed"""
+    talk.welcome()
+    talk.program(Cancel([1]))
+    talk.lose()
+    talk.program(Cancel([2]))
+    talk.program(Cancel([3]))
+    talk.welcome(resumed=True)
+    talk.program(Cancel([4]))
+
+
 def resumes_twice(talk: Conversation) -> None:
     """a connection that breaks before Welcome changes nothing"""
     talk.welcome()
@@ -261,6 +272,7 @@ SCENARIOS = (
     acknowledges_alone,
     drops_duplicates,
     resumes,
+    keeps_what_is_sent_meanwhile,
     resumes_twice,
     begins_anew,
     mistrusts_another_service,

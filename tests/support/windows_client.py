@@ -14,7 +14,8 @@ import time
 from concurrent.futures import CancelledError
 from pathlib import Path
 
-from scaler import Client
+from scaler import Client, SchedulerClusterCombo
+from scaler_protocol.errors import SchedulerLostError
 
 CALLS = 300
 INTERRUPTED_WITHIN = 20.0
@@ -89,8 +90,21 @@ def check_interrupt(client: Client) -> None:
     sleeping.cancel()
 
 
+def check_refusals() -> None:
+    """What there is on Linux alone."""
+    try:
+        SchedulerClusterCombo(n_workers=1)
+    except ImportError as error:
+        expect("its services run on Linux" in str(error), f"a local cluster: {error}")
+    try:
+        Client("ipc:///tmp/scaler", timeout_seconds=1)
+    except SchedulerLostError as error:
+        expect("Protocol not supported" in str(error), f"a socket: {error}")
+
+
 def main(address: str, keys: str) -> int:
     """The exit code."""
+    check_refusals()
     with Client(address, keys=Path(keys)) as client:
         for check in (check_calls, check_objects, check_interrupt, check_reconnection):
             check(client)

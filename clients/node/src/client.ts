@@ -66,6 +66,7 @@ export class Client {
   private readonly session = 1 + (randomBytes(4).readUInt32LE() % 0x7fff_fffe);
   private readonly sessionKey = randomBytes(16);
   private readonly keys: Keys | undefined;
+  private readonly timeoutMs: number;
   private readonly link: Link;
   private readonly tasks = new Map<bigint, Task>();
   /** Tasks to submit, in order. */
@@ -93,15 +94,19 @@ export class Client {
 
   private constructor(
     private readonly address: string,
-    private readonly options: ClientOptions,
+    options: ClientOptions,
     connected: { resolve(client: Client): void; reject(error: Error): void },
   ) {
-    if (!/^(tcp:\/\/.+:\d+|ipc:\/\/.+)$/.test(address)) {
+    const port = Number(/^tcp:\/\/[^*].*:(\d+)$/.exec(address)?.[1]);
+    if (!(port > 0 && port < 65_536) && !/^ipc:\/\/./.test(address)) {
       throw new TypeError(`${address} is no address: give one such as tcp://127.0.0.1:2345`);
     }
+    const { keys, name = `node ${process.pid}`, timeoutMs = 60_000, ...others } = options;
+    refuseOptions(others, "name, keys, timeoutMs");
+    between("timeoutMs", timeoutMs, 0, Infinity, false);
+    this.timeoutMs = timeoutMs;
     this.connected = connected;
-    this.keys = options.keys === undefined ? undefined : readKeys(options.keys);
-    const name = options.name ?? `node ${process.pid}`;
+    this.keys = keys === undefined ? undefined : readKeys(keys);
     const hello = { role: 1, service: 0, session: this.session, name, host: hostname() };
     this.link = new Link(
       { address, timeoutMs: this.timeoutMs, keys: this.keys, hello },
@@ -114,20 +119,17 @@ export class Client {
     );
   }
 
-  private get timeoutMs(): number {
-    return this.options.timeoutMs ?? 60_000;
-  }
-
   /**
    * Call a function by its name, `module:qualname`, which workers import.
    *
-   * Arguments and result are what JSON has. Throws TypeError if the arguments are not, RangeError for an option out of range.
+   * Arguments and result are what JSON has; `undefined` is `null`. Throws TypeError for other arguments and options,
+   * RangeError for an option out of range.
    */
   submit<T = unknown>(name: string, args: readonly unknown[] = [], options: CallOptions = {}): Call<T> {
     if (this.ended) throw this.ended;
     if (!/^[^:]+:[^:]+$/.test(name)) throw new TypeError(`a function is named module:qualname, not ${name}`);
-    const { kwargs } = options;
-    const call = JSON.stringify(kwargs === undefined ? args : { args, kwargs });
+    if (!Array.isArray(args)) throw new TypeError(`args: give an array, not ${String(args)}`);
+    const call = written(args, options.kwargs);
     const described = describe(name, options);
     const id = (BigInt(this.session) << 32n) | BigInt(++this.count);
     const result = new Promise<unknown>((resolve, reject) => {
@@ -149,8 +151,9 @@ export class Client {
 
   /** Call a function with each item; resolves to the results in order, or rejects as the first call that fails. */
   async map<T = unknown>(name: string, items: Iterable<unknown>, options: CallOptions = {}): Promise<T[]> {
-    const calls = Array.from(items, (item) => this.submit<T>(name, [item], options));
+    const calls: Call<T>[] = [];
     try {
+      for (const item of items) calls.push(this.submit<T>(name, [item], options));
       return await Promise.all(calls);
     } catch (error) {
       for (const call of calls) call.cancel();
@@ -415,6 +418,25 @@ export class Client {
   }
 }
 
+/** A call as JSON. Throws TypeError for what JSON lacks, of which `JSON.stringify` may make null. */
+function written(args: readonly unknown[], kwargs: CallOptions["kwargs"]): string {
+  const call = kwargs === undefined ? args : { args, kwargs };
+  try {
+    const text = JSON.stringify(call);
+    if (!text.includes("null")) return text;
+  } catch {
+    // the next lines throw, and name the argument
+  }
+  for (const [name, value] of [...args.entries(), ...Object.entries(kwargs ?? {})]) {
+    JSON.stringify(value, (_, part: unknown) => {
+      const isNumber = typeof part === "number" && Number.isFinite(part);
+      if (isNumber || !["number", "bigint", "function", "symbol"].includes(typeof part)) return part;
+      throw new TypeError(`argument ${name}: ${String(part).slice(0, 100)} is not JSON`);
+    });
+  }
+  return JSON.stringify(call);
+}
+
 /** A result; an error if it is not JSON, as what other programs have sent may be. */
 function parsed(payload: Buffer): unknown {
   try {
@@ -431,11 +453,13 @@ const DESCRIBED_MOST = 1024;
 const descriptions = new Map<string, Description>();
 
 function describe(name: string, options: CallOptions): Description {
-  const { priority, retries, timeoutSeconds, capabilities } = options;
+  const { kwargs: _, priority = 0, retries = 0, timeoutSeconds = 0, capabilities = {}, ...others } = options;
+  refuseOptions(others, "kwargs, priority, retries, timeoutSeconds, capabilities");
+  check(name, priority, retries, timeoutSeconds, Object.entries(capabilities));
   const key = JSON.stringify([name, priority, retries, timeoutSeconds, capabilities]);
   let found = descriptions.get(key);
   if (found === undefined) {
-    found = description(name, options);
+    found = description(name, { priority, retries, timeoutSeconds, capabilities });
     descriptions.set(key, found);
     if (descriptions.size > DESCRIBED_MOST) descriptions.delete(descriptions.keys().next().value!);
   }
@@ -462,21 +486,21 @@ function between(what: string, value: unknown, least: number, most: number, isWh
   throw new RangeError(`${what}: ${String(value)} is not a ${isWhole ? "whole " : ""}number from ${least} to ${most}`);
 }
 
+function refuseOptions(others: object, known: string): void {
+  for (const name in others) throw new TypeError(`there is no option ${name}: there are ${known}`);
+}
+
 /** The group and the function of calls by name. */
-function description(name: string, options: CallOptions): Description {
-  const { priority = 0, retries = 0, timeoutSeconds = 0, capabilities = {} } = options;
-  check(name, priority, retries, timeoutSeconds, Object.entries(capabilities));
+function description(name: string, options: Required<Omit<CallOptions, "kwargs">>): Description {
+  const { capabilities, ...others } = options;
   const names = Object.keys(capabilities).sort();
   const id = Buffer.from(blake2b(Buffer.concat([Buffer.from([1]), Buffer.from(name)]), { dkLen: 16 }));
   const group = encodeStruct("Group", {
     function: id,
     capabilityNames: names,
     capabilityValues: names.map((each) => BigInt(capabilities[each]!)),
-    priority,
-    retries,
-    timeoutSeconds,
+    ...others,
     encoding: JSON_ENCODING,
   });
   return { group, function: id, name };
 }
-

@@ -1,6 +1,6 @@
 /** The keys of a cluster, as `scaler keys` writes them. */
 
-import { readFileSync, statSync } from "node:fs";
+import { existsSync, readFileSync, statSync } from "node:fs";
 import { homedir } from "node:os";
 import { join } from "node:path";
 
@@ -26,6 +26,7 @@ function z85(bytes: Buffer): string {
 /** The keys in `client.key` of a directory. Throws an Error that names the file and the remedy. */
 export function readKeys(directory: string): Keys {
   const file = join(directory.replace(/^~(?=\/|$)/, homedir()), "client.key");
+  if (!existsSync(file)) throw new Error(`${file} is not there: copy it from where scaler keys has made it`);
   if ((statSync(file).mode & 0o077) !== 0) throw new Error(`${file} is not private: chmod 600 it`);
   const fields = new Map([...readFileSync(file, "utf-8").matchAll(/^(\w+) = "([^"]*)"$/gm)].map(([, name, value]) => [name, value!]));
   const key = (name: string): string => {

@@ -17,6 +17,7 @@ const FIRST_RETRY_MS = 50;
 const LAST_RETRY_MS = 1000;
 const ACKNOWLEDGE_MS = 50;
 const ACKNOWLEDGE_MESSAGES = 256;
+const IS_AWAY = "is it running?";
 /** Where a frame says what its sender has received. */
 const ACKNOWLEDGED_AT = 16;
 const PROTOCOL = 2;
@@ -54,11 +55,10 @@ export class Link {
   private isUp = false;
   private isWriting = false;
   private isClosed = false;
-  private isLost = false;
   private downSince = Date.now();
   private heardAt = Date.now();
-  /** What the last failed handshake may mean. */
-  private failure = "";
+  /** Why there may be no connection. */
+  private failure = IS_AWAY;
   private heartbeatMs = 1000;
   private acknowledgeTimer: NodeJS.Timeout | undefined;
   private readonly ended: Promise<void>;
@@ -71,13 +71,12 @@ export class Link {
     this.ended = this.run();
   }
 
-  /** Send now, if the link is up; what a new stream needs is told by `up`. */
+  /** Send now, or when the stream is resumed; it is lost if a new one begins, and `up` tells that. */
   send(type: string, fields: Fields): void {
+    const sequence = isNumbered(type) ? ++this.sent : 0n;
+    const frame = encode(type, fields, sequence, this.received);
+    if (sequence !== 0n) this.kept.push({ sequence, frame });
     if (!this.isUp) return;
-    if (!isNumbered(type)) return this.write(encode(type, fields, 0n, this.received));
-    this.sent += 1n;
-    const frame = encode(type, fields, this.sent, this.received);
-    this.kept.push({ sequence: this.sent, frame });
     this.owed = 0;
     this.write(frame);
   }
@@ -134,7 +133,7 @@ export class Link {
     socket.events.on("disconnect", () => socket.close());
     for (const failure of ["handshake:error:protocol", "handshake:error:auth", "handshake:error:other"] as const) {
       socket.events.on(failure, () => {
-        this.failure = keys ? "; the service has other keys, or does not accept this one" : "; it may demand keys";
+        this.failure = keys ? "the service has other keys, or does not accept this one" : "it may demand keys";
         socket.close();
       });
     }
@@ -220,8 +219,7 @@ export class Link {
     this.peerIncarnation = welcome.incarnation as bigint;
     this.heartbeatMs = 1000 * (welcome.heartbeatSeconds as number);
     this.isUp = true;
-    this.isLost = false;
-    this.failure = "";
+    this.failure = IS_AWAY;
     if (resumed) {
       this.acknowledge(welcome.received as bigint);
       for (const { frame } of this.kept) {
@@ -255,14 +253,14 @@ export class Link {
     this.owed = 0;
   }
 
-  /** Detect silence, and tell once that the service is away for too long. */
+  /** Detect silence, and tell that the service is away for too long. */
   private watch(): void {
     const now = Date.now();
     const { timeoutMs, address } = this.options;
     if (this.isUp && now > this.heardAt + Math.max(timeoutMs, 3 * this.heartbeatMs)) this.socket?.close();
-    if (!this.isUp && !this.isLost && now > this.downSince + timeoutMs) {
-      this.isLost = true;
-      this.events.lost(`${address}: no connection for ${timeoutMs / 1000} s${this.failure}`);
+    if (!this.isUp && now > this.downSince + timeoutMs) {
+      this.downSince = now; // so that what the program begins later has a timeout, too
+      this.events.lost(`${address}: no connection for ${timeoutMs / 1000} s; ${this.failure}`);
     }
   }
 

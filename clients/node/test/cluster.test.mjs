@@ -81,11 +81,51 @@ test("what the scheduler or JSON would refuse ends neither the client nor its ot
   await assert.rejects(Client.connect("nowhere"), /such as tcp:/);
 });
 
+test("what JSON would change is refused, by its name", () => {
+  for (const wrong of [NaN, -Infinity, () => 1, Symbol("x"), 5n]) {
+    assert.throws(() => client.submit("builtins:repr", [1, { a: [wrong] }]), (error) => {
+      assert.ok(error instanceof TypeError);
+      assert.match(error.message, /^argument 1: .* is not JSON/);
+      assert.ok(error.message.includes(String(wrong)), error.message);
+      return true;
+    });
+  }
+  assert.throws(() => client.submit("builtins:repr", "text"), /args: give an array, not text/);
+});
+
+test("null and undefined are None, and texts may be null", async () => {
+  assert.equal(await client.submit("builtins:repr", [[null, undefined, "null"]]), "[None, None, 'null']");
+});
+
+test("an option is checked also where the same call had none before", async () => {
+  await client.submit("math:sqrt", [4]);
+  for (const wrong of [{ timeoutSeconds: NaN }, { priority: null }, { retries: Infinity }]) {
+    assert.throws(() => client.submit("math:sqrt", [4], wrong), RangeError);
+  }
+  assert.throws(() => client.submit("math:sqrt", [4], { timeout: 3 }), /no option timeout: .* timeoutSeconds/);
+});
+
+test("a map whose items end with an error cancels what it has submitted", async () => {
+  function* items() {
+    for (let at = 0; at < 4; at++) yield 60;
+    throw new Error("no more items");
+  }
+  await assert.rejects(client.map("time:sleep", items()), /no more items/);
+  assert.equal(await client.submit("math:sqrt", [4]), 2); // the workers are free
+  await assert.rejects(client.map("math:sqrt", 5), TypeError);
+});
+
 test("who gives a wrong name or a wrong address is told", async () => {
+  for (const wrong of ["tcp://127.0.0.1:99999", "tcp://127.0.0.1:0", "tcp://*:2345", "", undefined]) {
+    await assert.rejects(Client.connect(wrong, { timeoutMs: 300 }), { name: "TypeError", message: /such as tcp:/ });
+  }
+  await assert.rejects(Client.connect(address, { timeoutMs: NaN }), /timeoutMs: NaN is not a number/);
+  await assert.rejects(Client.connect(address, { timeout: 300 }), /no option timeout: .* timeoutMs/);
   assert.throws(() => client.submit("sqrt"), /module:qualname/);
   const storage = address.replace(/\d+$/, (port) => Number(port) + 1);
   await assert.rejects(Client.connect(storage, { keys }), /give that of the scheduler/);
   await assert.rejects(Client.connect(address, { timeoutMs: 300 }), /it may demand keys/);
-  await assert.rejects(Client.connect(address, { keys: "/nowhere" }), /client.key/);
-  await assert.rejects(Client.connect("tcp://127.0.0.1:9", { timeoutMs: 300 }), { name: "SchedulerLostError" });
+  await assert.rejects(Client.connect(address, { keys: "/nowhere" }), /nowhere.client.key.*: copy it/);
+  const nobody = { name: "SchedulerLostError", message: /is it running/ };
+  await assert.rejects(Client.connect("tcp://127.0.0.1:9", { timeoutMs: 300 }), nobody);
 });

@@ -137,3 +137,11 @@ for (const { name, steps } of vectors.links) {
     }
   });
 }
+
+test("that a service is away is told again, for what begins meanwhile", async () => {
+  const told = new Queue();
+  const away = { address: "tcp://127.0.0.1:9", timeoutMs: 300, keys: undefined, hello: { role: 1, session: 3 } };
+  const link = new Link(away, { up() {}, refused() {}, message() {}, lost: (reason) => told.push(reason) });
+  for (let at = 0; at < 2; at++) assert.match(await told.next("lost"), /no connection for 0.3 s; is it running/);
+  await link.close();
+});

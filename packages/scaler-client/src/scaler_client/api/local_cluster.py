@@ -263,7 +263,8 @@ class SchedulerClusterCombo(ShownInNotebooks):
     def _start(self, config: LocalClusterConfig) -> str:
         """Start the services and wait for the scheduler; returns its address."""
         if importlib.util.find_spec("scaler_launch") is None:
-            raise ImportError("a local cluster needs scaler_launch, which is not installed: pip install scaler")
+            remedy = "its services run on Linux: start them there" if sys.platform == "win32" else "pip install scaler"
+            raise ImportError(f"a local cluster needs scaler_launch, which is not installed: {remedy}")
         if config.dashboard and importlib.util.find_spec("scaler_ui") is None:
             raise ImportError("dashboard=True needs scaler_ui, which is not installed: pip install scaler")
         address = config.address

@@ -155,7 +155,7 @@ class Subscriber:
             self._socket.connect(str(address))
         except zmq.ZMQError as error:
             self.close()
-            raise AddressError(f"cannot connect to {address}: {os.strerror(error.errno or 0)}") from None
+            raise AddressError(f"cannot connect to {address}: {zmq.strerror(error.errno or 0)}") from None
 
     def wait(self, seconds: float) -> bool:
         """Block until a message is there, at most `seconds`; returns whether one is."""

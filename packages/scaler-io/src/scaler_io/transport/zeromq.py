@@ -233,7 +233,7 @@ class _Connection:
             self.socket.connect(str(address))
         except zmq.ZMQError as error:
             self.close()
-            raise OSError(f"cannot connect to {address}: {os.strerror(error.errno or 0)}") from None
+            raise OSError(f"cannot connect to {address}: {zmq.strerror(error.errno or 0)}") from None
         self.lost()  # the monitor's descriptor signals nothing before the first read
 
     def readable(self) -> bool:
@@ -316,7 +316,7 @@ class Dialer(EpochDialer[_Connection]):
                 self._control = Control(make_stream(self._context, ipv6), self.address)
             except zmq.ZMQError as error:
                 connection.close()
-                raise OSError(f"cannot connect to {self.address}: {os.strerror(error.errno or 0)}") from None
+                raise OSError(f"cannot connect to {self.address}: {zmq.strerror(error.errno or 0)}") from None
         return connection
 
     def _judge_control(self) -> None:
