@@ -1,6 +1,10 @@
 // Checks the client on a real cluster: `check ADDRESS [KEYS]`, or `check ADDRESS KEYS CALLS` for a long map whose
 // cluster is broken meanwhile. Prints what it saw; the exit code is 1 if something was wrong.
 
+#include <sys/resource.h>
+#include <sys/time.h>
+
+#include <csignal>
 #include <iostream>
 
 #include "scaler.hpp"
@@ -39,6 +43,34 @@ int long_map(scaler::Client& client, int calls) {
     return right != calls;
 }
 
+// Signals that only the client's thread can take while it works: each interrupts a system call.
+void check_signals(scaler::Client& client) {
+    sigset_t alarm;
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM);
+    std::signal(SIGALRM, [](int) {});
+    pthread_sigmask(SIG_BLOCK, &alarm, nullptr);
+    const itimerval often{{0, 500}, {0, 500}}, never{};
+    setitimer(ITIMER_REAL, &often, nullptr);
+    for (int at = 0; at < 500; ++at) client.submit("math:sqrt", "[16]").result.get();
+    setitimer(ITIMER_REAL, &never, nullptr);
+    expect(true, "calls while signals come");
+}
+
+// A client that needs a connection to object storage, and may open no file.
+void check_descriptors(scaler::Client& client) {
+    rlimit before;
+    getrlimit(RLIMIT_NOFILE, &before);
+    const rlimit few{100, before.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &few);
+    std::vector<int> taken;
+    while (taken.empty() || taken.back() >= 0) taken.push_back(dup(STDERR_FILENO));
+    expect_error("ScalerError", "Too many open files", [&] { client.submit("builtins:len", "[\"" + std::string(20'000, 'x') + "\"]").result.get(); });
+    expect_error("ScalerError", "Too many open files", [&] { client.submit("math:sqrt", "[16]"); });
+    for (const auto descriptor : taken) close(descriptor);
+    setrlimit(RLIMIT_NOFILE, &before);
+}
+
 }  // namespace
 
 int main(int count, char** words) {
@@ -59,7 +91,9 @@ int main(int count, char** words) {
         expect(error.traceback.find("in explode") != std::string::npos, "a traceback");
     }
     expect_error("DeserializeError", "no_such_module", [&] { client.submit("no_such_module:f", "[]").result.get(); });
-    expect_error("TypeError", "module:qualname", [&] { client.submit("sqrt", "[]"); });
+    for (const auto& name : std::vector<std::string>{"sqrt", "math:\xff", "math:\"", "math:" + std::string(5'000, 'x')}) {
+        expect_error("TypeError", "module:qualname", [&] { client.submit(name, "[]"); });
+    }
 
     std::vector<scaler::Call> sleeping;  // two that run, one that waits for a worker
     for (int at = 0; at < 3; ++at) sleeping.push_back(client.submit("time:sleep", "[60]"));
@@ -80,11 +114,19 @@ int main(int count, char** words) {
     expect(right == items.size(), "a map of 100,000 calls");
     expect_error("ValueError", "math domain error", [&] { client.map("math:sqrt", {"1", "-1", "4"}); });
 
+    for (const std::string wrong : {"", "nowhere", "tcp://127.0.0.1", "tcp://127.0.0.1:99999", "tcp://127.0.0.1:0"}) {
+        expect_error("AddressError", "such as tcp://", [&] { scaler::Client client(wrong, options); });
+    }
     scaler::Options without;
     without.timeout = std::chrono::milliseconds(500);
-    if (count > 2) expect_error("SchedulerLostError", "it may demand keys", [&] { scaler::Client(address, without); });
+    expect_error("SchedulerLostError", "is it running?", [&] { scaler::Client("tcp://127.0.0.1:9", without); });
+    if (!options.keys.empty()) expect_error("SchedulerLostError", "it may demand keys", [&] { scaler::Client(address, without); });
     const auto colon = address.rfind(':');
     const auto storage = address.substr(0, colon + 1) + std::to_string(std::stoi(address.substr(colon + 1)) + 1);
     expect_error("HandshakeRefusedError", "give that of the scheduler", [&] { scaler::Client(storage, options); });
+    options.timeout = std::chrono::milliseconds::max();
+    scaler::Client patient(address, options);
+    check_signals(patient);
+    check_descriptors(patient);
     return wrong != 0;
 }

@@ -6,12 +6,12 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
 #include <capnp/message.h>
 #include <capnp/serialize.h>
+#include <sodium.h>
 #include <zmq.hpp>
 
 #include "messages.capnp.h"
@@ -29,9 +29,8 @@ inline kj::ArrayPtr<const kj::byte> bytes_of(std::string_view text) {
 inline std::string text(kj::ArrayPtr<const kj::byte> bytes) { return {bytes.asChars().begin(), bytes.size()}; }
 
 inline std::string random_bytes(size_t count) {
-    std::random_device source;
     std::string bytes(count, '\0');
-    for (auto& byte : bytes) byte = static_cast<char>(source());
+    randombytes_buf(bytes.data(), count);
     return bytes;
 }
 
@@ -77,7 +76,7 @@ public:
     // `keys`: server, public and secret, of 32 bytes each; none where services have no keys.
     Link(LinkOwner& owner, zmq::context_t& context, const std::string& address,
         const std::map<std::string, std::string>& keys, milliseconds timeout)
-        : owner_(owner), context_(context), address_(address), keys_(keys), timeout_(timeout) {}
+        : owner_(owner), context_(context), address_(address), keys_(keys), timeout_(std::min<milliseconds>(timeout, 8'760h)) {}
 
     bool is_up() const { return up_; }
 
@@ -98,14 +97,13 @@ public:
     void turn() {
         if (!ended_ && !socket_ && Clock::now() >= attempt_at_) connect();
         for (zmq::message_t frame; socket_ && socket_->recv(frame, zmq::recv_flags::dontwait);) receive(frame);
-        if (zmq::message_t failure; socket_ && monitor_->recv(failure, zmq::recv_flags::dontwait)) drop();
+        if (zmq::message_t failure; socket_ && monitor_->recv(failure, zmq::recv_flags::dontwait)) drop(*failure.data<uint16_t>());
         if (!ended_) keep_time(Clock::now());
     }
 
     void add_to(std::vector<zmq::pollitem_t>& items) {
         if (!socket_) return;
-        items.push_back({socket_->handle(), 0, ZMQ_POLLIN, 0});
-        items.push_back({monitor_->handle(), 0, ZMQ_POLLIN, 0});
+        for (const auto& socket : {&socket_, &monitor_}) items.push_back({(*socket)->handle(), 0, ZMQ_POLLIN, 0});
     }
 
     // Say goodbye.
@@ -162,8 +160,10 @@ private:
         write(Frame::write(builder, 0, received_));
     }
 
-    void drop() {
+    // `event`: why the connection has failed, as ZeroMQ's monitor says.
+    void drop(uint16_t event = 0) {
         const auto now = Clock::now();
+        is_refused_ = event >= ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
         if (std::exchange(up_, false)) {
             down_since_ = now;
             retry_ = kFirstRetry;
@@ -182,16 +182,15 @@ private:
 
     void keep_time(Clock::time_point now) {
         if (socket_ && now > heard_at_ + (up_ ? std::max(timeout_, 3 * heartbeat_) : 2s)) drop();
-        if (owed_ >= 256 || (owed_ > 0 && now >= owed_since_ + 50ms)) {
-            send([](auto message) { message.initAcknowledge(); });
-        }
+        if (owed_ >= 256 || (owed_ > 0 && now >= owed_since_ + 50ms)) send([](auto message) { message.initAcknowledge(); });
         if (now > beaten_at_ + heartbeat_ * 3 / 2) {
             beaten_at_ = now;
             send([&](auto message) { message.initHeartbeat().setSent(now.time_since_epoch() / 1ns); });
         }
         if (!up_ && now > down_since_ + timeout_) {
             down_since_ = now;  // so that what the program begins later has a timeout, too
-            const auto advice = keys_.empty() ? "it may demand keys" : "it may have other keys, or not accept this one";
+            const auto advice = !keys_.empty() ? "is it running, and does it know these keys?"
+                : is_refused_ ? "it may demand keys" : "is it running?";
             owner_.failed(*this, address_ + ": no connection for " + std::to_string(timeout_ / 1ms) + " ms; " + advice, false);
         }
     }
@@ -247,9 +246,8 @@ private:
         if (heartbeat.getEcho()) return;
         beaten_at_ = heard_at_;
         send([&](auto message) {
-            auto echo = message.initHeartbeat();
-            echo.setSent(heartbeat.getSent());
-            echo.setEcho(true);
+            message.initHeartbeat().setSent(heartbeat.getSent());
+            message.getHeartbeat().setEcho(true);
         });
     }
 
@@ -265,12 +263,12 @@ private:
     const std::map<std::string, std::string> keys_;
     const milliseconds timeout_;
     const std::string identity_ = random_bytes(16), secret_ = '\1' + random_bytes(15);
-    const uint64_t incarnation_ = 1 + std::random_device()() % 0xfffffe;
+    const uint64_t incarnation_ = 1 + randombytes_uniform(0xfffffe);
     uint64_t peer_incarnation_ = 0, sent_ = 0, received_ = 0;
     uint32_t epoch_ = 0, owed_ = 0;  // `owed_`: messages that we have not acknowledged
     std::deque<std::pair<uint64_t, std::string>> kept_;  // numbered messages that the service has not acknowledged
     std::optional<zmq::socket_t> socket_, monitor_;
-    bool up_ = false, ended_ = false;
+    bool up_ = false, ended_ = false, is_refused_ = false;
     milliseconds retry_ = kFirstRetry, heartbeat_ = 1s;
     Clock::time_point down_since_ = Clock::now(), attempt_at_ = down_since_, heard_at_, owed_since_, beaten_at_;
 };

@@ -1,18 +1,16 @@
 // A client of Scaler: calls Python functions on a cluster by their names. Arguments and results are JSON texts.
 #pragma once
 
-#include <sodium.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <fstream>
 #include <future>
-#include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <regex>
-#include <stdexcept>
 #include <thread>
 
 #include "link.hpp"
@@ -45,23 +43,23 @@ public:
     // The end of the client cancels what is unfinished.
     explicit Client(const std::string& address, const Options& options = {})
         : options_(options), keys_(read_keys(options.keys)),
-          scheduler_(*this, context_, address, keys_, options.timeout),
+          scheduler_(*this, context_, checked(address), keys_, options.timeout),
           thread_([this](std::stop_token stop) { run(stop); }) {
         is_known_.get_future().get();
     }
 
     // Call module:qualname with a JSON array of arguments, or {"args": [...], "kwargs": {...}}.
     Call submit(const std::string& function, std::string arguments) {
-        if (function.find(':') == std::string::npos) throw Error("TypeError", function + " is not module:qualname");
+        const auto shown = nlohmann::json(function.substr(0, 4'096)).dump(-1, ' ', false, nlohmann::json::error_handler_t::ignore);
+        if (shown != '"' + function + '"' || function.find(':') == std::string::npos)
+            throw Error("TypeError", shown.substr(0, 100) + " is not module:qualname, in at most 4,096 bytes of UTF-8");
         std::lock_guard lock(mutex_);
         if (ended_) throw *ended_;
-        auto& task = tasks_[++last_];
-        task.id = last_;
-        task.function = function;
-        task.payload = std::move(arguments);
-        queue_.push_back(task.id);
-        eventfd_write(wake_, 1);
-        return {task.id, task.result.get_future().share()};
+        const auto id = ++last_;
+        auto& task = tasks_[id] = Task{.id = id, .function = function, .payload = std::move(arguments)};
+        queue_.push_back(id);
+        eventfd_write(wake_.descriptor, 1);
+        return {id, task.result.get_future().share()};
     }
 
     // Call the function with each item, a JSON text: the results in order. Throws the first failure in order.
@@ -82,7 +80,7 @@ public:
     void cancel(const Call& call) {
         std::lock_guard lock(mutex_);
         cancelled_.push_back(call.id);
-        eventfd_write(wake_, 1);
+        eventfd_write(wake_.descriptor, 1);
     }
 
 private:
@@ -98,30 +96,39 @@ private:
         std::string payload;  // the call, or its reference once it is stored; later the result
         size_t moved = 0;  // bytes of it that were stored or fetched
         uint64_t version = 0;  // of the object that is fetched
-        std::vector<std::string> objects;  // that are stored for this call
-        std::promise<std::string> result;
+        std::vector<std::string> objects{};  // that are stored for this call
+        std::promise<std::string> result{};
     };
 
     void run(std::stop_token stop) {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are for the program's threads; here they interrupt calls
         std::unique_lock lock(mutex_);
-        while (!stop.stop_requested()) {
-            scheduler_.turn();
-            if (storage_) storage_->turn();
-            for (const auto id : std::exchange(cancelled_, {})) withdraw(id);
-            while (scheduler_.is_up() && submit_next()) {}
-            std::vector<zmq::pollitem_t> items{{nullptr, wake_, ZMQ_POLLIN, 0}};
-            scheduler_.add_to(items);
-            if (storage_) storage_->add_to(items);
-            lock.unlock();
-            zmq::poll(items, 20ms);
-            eventfd_t woken;
-            eventfd_read(wake_, &woken);
-            lock.lock();
+        try {
+            while (!stop.stop_requested()) turn(lock);
+            end({"ClientQuitError", "this client is closed"});
+            scheduler_.close();
+            if (storage_) storage_->close();
+        } catch (const std::exception& error) {  // such as no memory, or no file that may be opened
+            if (!lock) lock.lock();
+            end({"ScalerError", error.what()});
         }
-        end({"ClientQuitError", "this client is closed"});
-        scheduler_.close();
-        if (storage_) storage_->close();
-        ::close(wake_);
+    }
+
+    void turn(std::unique_lock<std::mutex>& lock) {
+        scheduler_.turn();
+        if (storage_) storage_->turn();
+        for (const auto id : std::exchange(cancelled_, {})) withdraw(id);
+        while (scheduler_.is_up() && submit_next()) {}
+        std::vector<zmq::pollitem_t> items{{nullptr, wake_.descriptor, ZMQ_POLLIN, 0}};
+        scheduler_.add_to(items);
+        if (storage_) storage_->add_to(items);
+        lock.unlock();
+        zmq::poll(items, 20ms);
+        eventfd_t woken;
+        eventfd_read(wake_.descriptor, &woken);
+        lock.lock();
     }
 
     void withdraw(uint64_t id) {
@@ -174,10 +181,9 @@ private:
     }
 
     void connected(Link& link, Welcome::Reader welcome, bool resumed) override {
-        if (&link != &scheduler_) {
-            for (auto& [_, task] : tasks_) if (!resumed) move(task, 0);
-            return;
-        }
+        const bool is_storage = &link != &scheduler_;
+        for (auto& [_, task] : tasks_) if (is_storage && !resumed) move(task, 0);
+        if (is_storage) return;
         window_ = std::max(welcome.getSessionCredit() / kInline, 1ul);  // no call that is submitted is longer
         task_credit_ = welcome.getTaskCredit() ? welcome.getTaskCredit() : window_;
         storage_address_ = welcome.getStorageAddress();
@@ -215,9 +221,8 @@ private:
 
     void define_again(const std::string& id) {
         const auto uses = [&](const auto& entry) { return function_id(entry.second.function) == id; };
-        const auto found = std::find_if(tasks_.begin(), tasks_.end(), uses);
-        if (found == tasks_.end()) return;
-        scheduler_.send([&](auto message) { define(message.initFunctions(), found->second.function); });
+        if (const auto found = std::find_if(tasks_.begin(), tasks_.end(), uses); found != tasks_.end())
+            scheduler_.send([&](auto message) { define(message.initFunctions(), found->second.function); });
     }
 
     void done(Done::Reader done, std::string_view payload) {
@@ -258,10 +263,7 @@ private:
     }
 
     void fail_all(const Error& error, bool (*which)(const Task&) = [](const Task&) { return true; }) {
-        for (auto at = tasks_.begin(); at != tasks_.end();) {
-            auto& task = at++->second;
-            if (which(task)) fail(task, error);
-        }
+        for (auto at = tasks_.begin(); at != tasks_.end();) if (auto& task = at++->second; which(task)) fail(task, error);
     }
 
     void end(const Error& error) {
@@ -295,8 +297,7 @@ private:
     void answered(auto answer, std::string_view part) {
         const auto found = tasks_.find(answer.getRequest());
         if (found == tasks_.end() || !is_moving(found->second)) return;
-        if (answer.hasError()) fail(found->second, described(answer.getError()));
-        else moved(found->second, answer, part);
+        answer.hasError() ? fail(found->second, described(answer.getError())) : moved(found->second, answer, part);
     }
 
     void moved(Task& task, ObjectStored::Reader, std::string_view) {
@@ -343,19 +344,16 @@ private:
 
     void remove(std::string_view object) {
         storage().send([&](auto message) {
-            auto gone = message.initDeleteObjects();
-            gone.initObjects(1).set(0, bytes_of(object));
-            gone.setSession(session_);
+            message.initDeleteObjects().setSession(session_);
+            message.getDeleteObjects().initObjects(1).set(0, bytes_of(object));
         });
     }
 
-    template <typename Number>
-    static kj::ArrayPtr<const Number> list(const std::vector<Number>& numbers) { return {numbers.data(), numbers.size()}; }
+    static auto list(const auto& numbers) { return kj::arrayPtr(numbers.data(), numbers.size()); }
 
     static std::string function_id(const std::string& name) {
         kj::byte id[16];
-        const std::string hashed = '\1' + name;
-        crypto_generichash(id, sizeof id, bytes_of(hashed).begin(), hashed.size(), nullptr, 0);
+        crypto_generichash(id, sizeof id, bytes_of('\1' + name).begin(), 1 + name.size(), nullptr, 0);
         return text(id);
     }
 
@@ -381,12 +379,17 @@ private:
         return {error.at("error"), error.at("message"), error.at("details").value("traceback", "")};
     }
 
+    static const std::string& checked(const std::string& address) {
+        const int port = std::atoi(address.c_str() + address.rfind(':') + 1);
+        if (address.starts_with("ipc:///") || (address.starts_with("tcp://") && port > 0 && port < 65'536)) return address;
+        throw Error("AddressError", '"' + address + "\" is no address: give one such as tcp://127.0.0.1:2345");
+    }
+
     static std::map<std::string, std::string> read_keys(const std::string& directory) {
         if (directory.empty()) return {};
         const std::string path = directory + "/client.key";
-        if (struct stat found {}; stat(path.c_str(), &found) != 0 || (found.st_mode & 077)) {
+        if (struct stat found {}; stat(path.c_str(), &found) != 0 || (found.st_mode & 077))
             throw Error("KeyFileError", path + " is not there, or not private: copy it, and chmod 600 it");
-        }
         std::map<std::string, std::string> keys;
         const std::regex entry("(server|public|secret) = \"([0-9a-f]{64})\"");
         std::ifstream file(path);
@@ -403,9 +406,12 @@ private:
 
     const Options options_;
     const std::map<std::string, std::string> keys_;
-    const uint32_t session_ = 1 + std::random_device()() % 0x7ffffffe;
+    const uint32_t session_ = 1 + randombytes_uniform(0x7ffffffe);
     const std::string session_key_ = random_bytes(16);
-    const int wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    struct Wake {
+        const int descriptor = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+        ~Wake() { ::close(descriptor); }
+    } wake_;
     std::mutex mutex_;
     std::map<uint64_t, Task> tasks_;
     std::deque<uint64_t> queue_;
