@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 
 from scaler_protocol.addresses import Address
 from scaler_ui.web.access import READER, READER_LENGTH, AccessGuard
-from scaler_ui.web.app import WebOptions, token_for
+from scaler_ui.web.app import COMMAND, WebOptions, token_for
 
 PASSED = {"type": "passed"}
 PROXY = "10.0.0.1"
@@ -118,6 +118,44 @@ def test_the_token_comes_once_and_stays_in_a_cookie() -> None:
     assert ask("secret", with_origin) == ask("secret", with_origin, kind="websocket") == [PASSED]
     numeric = {**with_cookie, "host": "10.0.0.7:8081"}
     assert ask("secret", numeric) == [PASSED]
+
+
+@pytest.mark.parametrize("other", ["a@b=1", "a[0]=1", 'a={"b":"c d"}', "expires", 'a="\\', "a=\x01"])
+def test_cookies_of_other_servers_of_this_host_keep_nobody_out(other: str) -> None:
+    assert ask("secret", {"host": "cluster:8081", "cookie": f"{other}; scaler_token=secret"}) == [PASSED]
+
+
+@pytest.mark.parametrize("token", ["a+b/c=", "a b;c&d", "ü%41"])
+def test_a_token_of_any_characters_lets_in(token: str) -> None:
+    start, _ = ask(token, {"host": "cluster:8081"}, urlencode({"token": token}))
+    cookie = dict(start["headers"])[b"set-cookie"].decode().partition(";")[0]
+    assert ask(token, {"host": "cluster:8081", "cookie": cookie}) == [PASSED]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--token", ""],
+        ["--token", "a\ud800"],
+        ["--host", ""],
+        ["--name", "cluster:8081"],
+        ["--name", "http://cluster"],
+        ["--user-header", ""],
+        ["--user-header", "X User"],
+        ["--user-header", "X-User", "--proxy", "proxy.example"],
+    ],
+)
+def test_what_would_let_in_anybody_or_nobody_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        COMMAND.read(["tcp://127.0.0.1:1", *words])
+    assert capsys.readouterr().err.startswith(f"scaler_ui: {words[-2]}: ")
+
+
+def test_a_name_is_told_as_the_option_takes_it() -> None:
+    (_, body) = ask("secret", {"host": "pages.example:8081"})
+    assert body["body"] == b"pages.example is not a known name of this host; add it with --name"
+    (_, body) = ask(None, {"host": "pages.example:8081"})
+    assert body["body"] == b"pages.example is not a known name of this host: without a login there is localhost only"
 
 
 @pytest.mark.parametrize(("scheme", "forwarded"), [("https", "http"), ("http", "https")])

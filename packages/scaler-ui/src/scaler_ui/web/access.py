@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
-from http.cookies import SimpleCookie
 from typing import Any
-from urllib.parse import parse_qs, parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from scaler_protocol.addresses import Address
 from scaler_protocol.safe_text import escaped
@@ -65,8 +64,8 @@ class AccessGuard:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get("host", "")
         origin = headers.get("origin")
-        if not self._is_ours(host):
-            await _answer(scope, send, 403, f"{escaped(host)} is not a known name of this host; add it with --name")
+        if not self._is_ours(name := _host_name(host)):
+            await _answer(scope, send, 403, f"{escaped(name)} is not a known name of this host{self._naming()}")
         elif (scope["type"] == "websocket" or origin is not None) and (origin or "").partition("://")[2] != host:
             await _answer(scope, send, 403, f"pages of {escaped(origin or 'no origin')} have no access")
         elif (reader := self._reader(scope, headers)) is not None:
@@ -74,7 +73,7 @@ class AccessGuard:
             await self._app(scope, receive, send)
         elif scope["type"] == "http" and self._matches(_query(scope)):
             secure = "; Secure" if _is_encrypted(scope, headers) else ""
-            cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/{secure}"
+            cookie = f"{COOKIE}={quote(self._token or '', safe='')}; HttpOnly; SameSite=Strict; Path=/{secure}"
             more = [(b"location", _without_token(scope)), (b"set-cookie", cookie.encode())]
             await _answer(scope, send, 303, "", more)
         else:
@@ -82,7 +81,7 @@ class AccessGuard:
 
     def _reader(self, scope: Scope, headers: dict[str, str]) -> str | None:
         """The name of who sent a request; None without a login that is demanded."""
-        if self._token is None and self._user_header is None:
+        if not self._has_login:
             return ""
         address = (scope.get("client") or ("",))[0]
         if self._user_header is not None and address in self._proxies:
@@ -98,12 +97,16 @@ class AccessGuard:
             ways.append(f"come through the proxy that sets {self._user_header} (--user-header, --proxy)")
         return "; or ".join(ways)
 
-    def _is_ours(self, host: str) -> bool:
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:  # "[" without "]"
-            return False
-        if name in LOCAL_HOSTS or (self._token is None and self._user_header is None):
+    @property
+    def _has_login(self) -> bool:
+        return self._token is not None or self._user_header is not None
+
+    def _naming(self) -> str:
+        """How to make a name known."""
+        return "; add it with --name" if self._has_login else ": without a login there is localhost only"
+
+    def _is_ours(self, name: str) -> bool:
+        if name in LOCAL_HOSTS or not self._has_login:
             return name in LOCAL_HOSTS
         return name in self._names or Address(name, 1).is_numeric
 
@@ -120,14 +123,23 @@ def _with_security_headers(send: Send) -> Send:
     return sending
 
 
+def _host_name(host: str) -> str:
+    """The host of a request without its port."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:  # "[" without "]"
+        return host
+
+
 def _is_encrypted(scope: Scope, headers: dict[str, str]) -> bool:
     # The header may be false: then the reader has a cookie that is sent over TLS only, and logs in again.
     return scope.get("scheme") == "https" or headers.get("x-forwarded-proto") == "https"
 
 
 def _cookie(header: str) -> str:
-    found = SimpleCookie(header).get(COOKIE)
-    return str(found.value) if found is not None else ""
+    # Other servers of this host have cookies in the same header, with names and values that http.cookies refuses.
+    cookies = dict(each.strip().partition("=")[::2] for each in header.split(";"))
+    return unquote(cookies.get(COOKIE, ""))
 
 
 def _without_token(scope: Scope) -> bytes:

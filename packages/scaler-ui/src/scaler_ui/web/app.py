@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from scaler_io.ports import listen_problem
 from scaler_io.security.keyring import SUBSCRIBER_KEYS
@@ -24,6 +26,34 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.1
 KEEP_SECONDS = 2.0
+
+
+def login_token(text: str) -> str:
+    """What readers must know: a text that can be typed."""
+    if not text or not text.isprintable():
+        raise ValueError(f"{text!r} lets anybody in, or cannot be typed")
+    return text
+
+
+def host_name(text: str) -> str:
+    """The name of a host, without port."""
+    if not re.fullmatch(r"[\w.:%-]+", text) or (":" in text and not Address(text, 1).is_numeric):
+        raise ValueError(f"{text!r} is not the name or address of a host, without scheme and port")
+    return text
+
+
+def header_name(text: str) -> str:
+    """The name of an HTTP header."""
+    if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", text):
+        raise ValueError(f"{text!r} is not the name of an HTTP header")
+    return text
+
+
+def numeric_address(text: str) -> str:
+    """The address that a connection comes from."""
+    if not Address(text, 1).is_numeric:
+        raise ValueError(f"{text!r} is not a numeric address")
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +87,19 @@ COMMAND = Command(
             "the monitor: tcp://host:port (the scheduler's port + 2) or ipc://path",
             Address.parse_peer,
         ),
-        Option(("--host", "--web-host"), "where to serve pages", default="127.0.0.1"),
+        Option(("--host", "--web-host"), "where to serve pages", host_name, default="127.0.0.1"),
         Option(("--port", "-p", "--web-port"), "where to serve pages", whole_number(0, 65535), default=8081),
         Option(
             ("--token",),
             "what readers must know, and whoever acts; drawn and printed where other hosts can reach the pages",
+            login_token,
             default=None,
             environment="SCALER_UI_TOKEN",
         ),
         Option(
             ("--name",),
             "further names that the pages are reached by, through a proxy for example",
+            host_name,
             default=(),
             metavar="NAME",
             repeated=True,
@@ -90,12 +122,14 @@ COMMAND = Command(
             ("--user-header",),
             "the header in which a proxy names the reader whom it has authenticated, X-Forwarded-User for example; "
             "such readers need no token, and their orders are logged with their names",
+            header_name,
             default=None,
             metavar="NAME",
         ),
         Option(
             ("--proxy",),
             "the numeric address that the proxy connects from; --user-header is believed of these addresses only",
+            numeric_address,
             default=("127.0.0.1", "::1"),
             metavar="ADDRESS",
             repeated=True,
@@ -164,7 +198,7 @@ def _page_address(options: WebOptions, token: str | None) -> str:
     """The address that a reader opens."""
     host = f"[{options.host}]" if ":" in options.host else options.host
     scheme = "https" if options.tls_cert is not None else "http"
-    return f"{scheme}://{host}:{options.port}/" + (f"?token={token}" if token else "")
+    return f"{scheme}://{host}:{options.port}/" + (f"?token={quote(token, safe='')}" if token else "")
 
 
 def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
