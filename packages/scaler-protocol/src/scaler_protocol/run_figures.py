@@ -100,6 +100,11 @@ class RunFigures:
         elif before is not None:
             growth.ran(before, max(before, peak))
 
+    def part_workers(self) -> None:
+        """Forget what is counted by worker: from now on agents have other numbers."""
+        self.growths.clear()
+        self._peaks.clear()
+
     def note(self, function: str, host: str, agent: int, profile: Profile, failed: bool) -> None:
         """Keep a run, to be counted later: this costs an append. Of many ones the last NOTED are kept."""
         self._noted.append((function, host, agent, profile, failed))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scaler_protocol.messages import Status
-from scaler_protocol.monitoring import TaskEvents, TaskStep
+from scaler_protocol.monitoring import MonitorMessage, TaskEvents, TaskStep
+from scaler_ui.model import task_stream, views
+from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.model import MonitorEvent
 from scaler_ui.model.tables import fields, task_of_run, worker_rows
 
@@ -65,6 +67,32 @@ def test_the_rate_is_that_of_the_last_seconds(publications: Publications) -> Non
     assert model.rate == 100
     model.take(publications.status(at=1020.0, succeeded=0, incarnation=6), 60.0)
     assert model.rate == 0
+
+
+def test_what_ended_before_the_scheduler_began_again_stays_with_its_host(publications: Publications) -> None:
+    def ended(group: int, task: int) -> list[MonitorMessage]:
+        failed: dict[str, Any] = {"statuses": bytes([Status.FAILED]), "text_numbers": (task,), "text_kinds": (0,)}
+        told: dict[str, Any] = {
+            "text_subjects": ("",),
+            "text_times": (1.0,),
+            "text_levels": (30,),
+            "text_tasks": (task,),
+        }
+        return [
+            publications.groups((group, "f", 7, 0, "", "")),
+            publications.batch(WAITING, group, task),
+            publications.batch(ENDED, 1, task, **failed, **told, texts=("WorkerDiedError: no",)),
+        ]
+
+    model, names = publications.model_of(), ("a:1", "b:1", "c:1")
+    for number, name in enumerate(names):
+        began = publications.status(incarnation=number, agent_names=(name, "x:1"), agent_hosts=(name[0], "x"))
+        for message in (began, *ended(number + 1, number + 1), began):
+            model.take(message, 50.0 + number)
+    assert [model.agents[model.tasks.row(row).agent] for row in range(3)] == list(names)
+    assert [model.hosts[each.agent] for each in model.failures.values()] == ["a", "b", "c"]
+    assert views.tasks(model, PageRequest(host="c")).total == views.tasks(model, PageRequest(host="a")).total == 1
+    assert sorted(task_stream.stream(model, 60).lines) == ["a:1/77 (gone)", "b:1/77 (gone)", "c:1/77 (gone)"]
 
 
 def test_events_are_kept(publications: Publications) -> None:

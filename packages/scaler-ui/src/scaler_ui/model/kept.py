@@ -21,9 +21,6 @@ from scaler_ui.model.workloads import Workload
 
 TASKS = 100_000
 """Tasks that are kept: they are read again at each start."""
-FIRST_KEPT_AGENT = 2**63
-"""Agents that are known from kept tasks only have the numbers from here on: those of a scheduler begin at 1."""
-
 
 _NUMBERS = (
     "id", "session", "pid", "worker", "attempt", "since", "assigned", "ended", "duration", "cpu", "memory", "fetch",
@@ -176,7 +173,7 @@ def restore(model: MonitorModel, kept: Kept) -> None:
     """Fill a model that has heard nothing yet; raises TypeError, ValueError or OverflowError for odd rows."""
     rows: list[KeptTask | KeptFailure] = [*kept.tasks, *kept.failures]
     places = list(dict.fromkeys((row.agent, row.host) for row in rows))
-    numbers = {place: FIRST_KEPT_AGENT + at for at, place in enumerate(places)}
+    numbers = dict(zip(places, model.past_agents(len(places)), strict=True))
     if tasks := list(kept.tasks):
         agents = [numbers[task.agent, task.host] for task in tasks]
         model.tasks.restore(_columns(model, tasks, agents))

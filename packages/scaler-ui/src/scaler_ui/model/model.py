@@ -10,7 +10,7 @@ import logging
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import field, replace
 from heapq import merge
 from operator import attrgetter
 from typing import TypeVar
@@ -52,6 +52,8 @@ PRINTED_CHARACTERS = 32 * 2**20
 """What tasks have printed, as far as it is kept."""
 NAMES = 20_000
 """Agents and clients whose names are known, also after they left."""
+FIRST_PAST_AGENT = 2**63
+"""Agents of schedulers that have ended have the numbers from here on: each scheduler begins at 1 again."""
 GROUPS = 100_000
 HISTORY_SECONDS = 600
 
@@ -176,6 +178,7 @@ class MonitorModel:
         """Of tasks that failed in the message that is processed, by id."""
         self._beginning = False
         self._timed, self._latency = 0, 0.0
+        self._next_past_agent = FIRST_PAST_AGENT
 
     def take(self, message: MonitorMessage, now: float) -> None:
         """Process one message of the feed; messages must be in order."""
@@ -248,6 +251,7 @@ class MonitorModel:
             follows = False
             self._heard_texts = self._heard_printed = 0
             self.graphs.clear()
+            self._part_agents()
         elif self.status is not None:
             since = min(since, self.status.at)
         self.status, self.heard = status, now
@@ -263,6 +267,25 @@ class MonitorModel:
         if status.snapshot:
             self.tasks.begin()
             self._beginning = True
+
+    def past_agents(self, count: int) -> range:
+        """Numbers for so many agents that no scheduler numbers any more."""
+        first = self._next_past_agent
+        self._next_past_agent += count
+        return range(first, self._next_past_agent)
+
+    def _part_agents(self) -> None:
+        """Give the agents of a scheduler that has ended other numbers than those of the next one."""
+        known = {*self.tasks.agents(), *self.agents, *(each.agent for each in self.failures.values())}
+        ended = sorted(number for number in known if 0 < number < FIRST_PAST_AGENT)
+        numbers = dict(zip(ended, self.past_agents(len(ended)), strict=True))
+        self.tasks.renumber_agents(numbers)
+        self.agents = {numbers.get(number, number): name for number, name in self.agents.items()}
+        self.hosts = {numbers.get(number, number): host for number, host in self.hosts.items()}
+        for task, failure in self.failures.items():
+            self.failures[task] = replace(failure, agent=numbers.get(failure.agent, failure.agent))
+        self.last_functions.clear()
+        self.run_figures.part_workers()
 
     def _note_runs(self, status: MonitorStatus, since: float) -> None:
         columns = status.worker_runs, status.worker_pids, status.worker_cpus, status.worker_seconds

@@ -80,7 +80,8 @@ def stream(model: MonitorModel, seconds: float, *, nested: bool = True) -> TaskS
     names, window = _process_names(status), (status.at - seconds, status.at)
 
     def name(agent: int, pid: int) -> str:
-        return names.get((agent, pid)) or f"{model.agents.get(agent, 'unknown')}/{pid} (gone)"
+        known = model.agents.get(agent, "unknown")
+        return names.get((known, pid)) or f"{known}/{pid} (gone)"
 
     running = heapq.nlargest(BARS, _running(model, status))
     longest, others = tasks.ended_runs(window[0], BARS - len(running))
@@ -135,11 +136,11 @@ def _running(model: MonitorModel, status: MonitorStatus) -> list[tuple[float, in
     ]
 
 
-def _process_names(status: MonitorStatus) -> dict[tuple[int, int], str]:
-    """Display names of workers, by agent and process."""
+def _process_names(status: MonitorStatus) -> dict[tuple[str, int], str]:
+    """Display names of workers, by the name of their agent, which outlives the scheduler, and process."""
     agents = agent_names(status)
     columns = zip(status.worker_agents, status.worker_pids, status.worker_names, strict=True)
-    return {(agent, pid): f"{agents[agent]}/{name}" for agent, pid, name in columns}
+    return {(agents[agent], pid): f"{agents[agent]}/{name}" for agent, pid, name in columns}
 
 
 def _bar(each: _Shown, place: int) -> Bar:

@@ -305,6 +305,17 @@ class TaskTable:
         zeros = [0] * len(columns["id"])
         self._columns = {name: array(code, columns.get(name, zeros)) for name, code in _COLUMNS.items()}
 
+    def agents(self) -> list[int]:
+        """The numbers of agents that tasks have, or had; 0 of those without one."""
+        found: list[int] = np.unique(self._view("agent")).tolist()
+        return found
+
+    def renumber_agents(self, numbers: Mapping[int, int]) -> None:
+        """Give these agents other numbers."""
+        view = self._view("agent")
+        known, places = np.unique(view, return_inverse=True)
+        view[:] = np.array([numbers.get(number, number) for number in known.tolist()], "Q")[places]
+
     def take_ended(self) -> list[int]:
         """The rows of tasks that have ended since the last call."""
         rows, self._ended = self._ended or [], []
