@@ -7,7 +7,7 @@ import os
 import shutil
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -219,6 +219,27 @@ def test_a_damaged_file_is_moved_aside_and_a_new_one_begins(
     with keeping(path, MonitorModel()) as keeper:
         assert not kept_sentences(keeper.state)[1]
     assert moved.stat().st_size > 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps files that are open")
+def test_a_file_that_is_removed_or_cut_off_while_it_is_in_use(
+    publications: Publications, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, model = tmp_path / "history.db", MonitorModel()
+    harms: list[Callable[[], object]] = [path.unlink, lambda: os.truncate(path, 0), lambda: path.rename(tmp_path / "x")]
+    with keeping(path, model) as keeper:
+        for number, harm in enumerate(harms):
+            model.take(publications.batch(TaskStep.ENDED, 1, 10 + number), 1.0)
+            wait_until(lambda: turned(keeper).is_idle, "what is known is written")
+            harm()
+            model.take(publications.batch(TaskStep.ENDED, 1, 20 + number), 1.0)
+            wait_until(lambda: turned(keeper).is_idle and not keeper.state.fault, "a new file has begun")
+            assert path.exists()
+    assert [each.task for each in kept_in(path).tasks] == [22]
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0].endswith(f"{path}: it was removed while it was in use")
+    assert said[1] == f"the history is kept again: {path}" and len(said) == 5
+    assert said[2].endswith("and a new one begins: it was cut off while it was in use")
 
 
 def test_a_file_that_another_scaler_ui_has_is_waited_for(publications: Publications, tmp_path: Path) -> None:

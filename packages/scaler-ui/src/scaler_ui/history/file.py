@@ -46,6 +46,10 @@ class ForeignFileError(ScalerError, OSError):
     """The file is no history of scaler_ui."""
 
 
+class RemovedFileError(ScalerError, OSError):
+    """The file was removed while it was in use."""
+
+
 class DamagedFileError(ScalerError, ValueError):
     """The history is damaged."""
 
@@ -60,6 +64,9 @@ class HistoryFile:
         """Where the last damaged file was moved to."""
         self._tasks = tasks
         self._database: sqlite3.Connection | None = None
+        self._place: tuple[int, int] | None = None
+        """Device and number of the file that is open."""
+        self._size = 0
 
     def open(self) -> None:
         """Open the file, or create it; raises sqlite3.Error or OSError.
@@ -67,6 +74,7 @@ class HistoryFile:
         That is ForeignFileError for a file of another program, which stays as it is.
         """
         if self._database is not None:
+            self._check_there()
             return
         _check_ours(self.path)
         database = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
@@ -83,6 +91,21 @@ class HistoryFile:
             database.close()
             raise
         self._database = database
+        found = os.stat(self.path)
+        self._place, self._size = (found.st_dev, found.st_ino), found.st_size
+
+    def _check_there(self) -> None:
+        """Raise RemovedFileError or sqlite3.DatabaseError for a file that others have removed or cut off."""
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            found = None
+        if found is None or (found.st_dev, found.st_ino) != self._place:
+            self.close()
+            raise RemovedFileError("it was removed while it was in use")
+        if found.st_size < self._size:
+            raise sqlite3.DatabaseError("it was cut off while it was in use")
+        self._size = found.st_size
 
     def load(self) -> Kept:
         """What the file has; raises sqlite3.Error, or DamagedFileError."""
