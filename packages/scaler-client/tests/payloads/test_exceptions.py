@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copyreg
+import dis
+import re
 import sys
 import threading
 import traceback
@@ -10,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from IPython.core.ultratb import VerboseTB
 from tblib import pickling_support
 
 from scaler_client.futures.results import RemoteTracebackError, load_failure
@@ -243,3 +246,15 @@ def test_lines_of_a_traceback_are_not_underlined_in_the_wrong_place() -> None:
     lines = traceback.format_tb(loaded.__traceback__)
     assert any('[0][len("abc")]' in line for line in lines)
     assert not any("^" in line for line in lines[1:]), lines
+
+
+def test_ipython_shows_what_a_task_raised() -> None:
+    _, loaded = raised(chained, 1)
+    trace = loaded.__traceback__
+    while trace is not None:
+        instructions = {each.offset for each in dis.get_instructions(trace.tb_frame.f_code)}
+        assert trace.tb_lasti in instructions, "IPython would look for it, and never end"
+        assert trace.tb_frame.f_lineno == trace.tb_lineno
+        trace = trace.tb_next
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", VerboseTB().text(type(loaded), loaded, loaded.__traceback__))
+    assert "in chained" in shown and "ValueError: 0" in shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import copyreg
 import pickle
+import sys
 from collections.abc import Sequence
 from contextlib import contextmanager
 from io import BytesIO
@@ -28,6 +29,8 @@ _NOT_SENT: Final = frozenset({*vars(BaseException), "__weakref__", "obj"})
 _TBLIB: Final = "tblib.pickling_support"
 """Libraries have it pickle all exceptions."""
 _STUB: Final = compile("raise error", "", "exec")
+_LINES: Final = bytes([0xE7 + len(_STUB.co_code) // 2, 0]) if sys.version_info >= (3, 11) else _STUB.co_linetable
+"""All instructions of the stub are on its first line. From Python 3.11 on, this entry tells that without columns."""
 _GROUP: Final = getattr(builtins, "BaseExceptionGroup", ())
 """Python 3.10 has no exception groups."""
 _Code = tuple[str, str, dict[str, Any]]
@@ -151,22 +154,26 @@ def restore(error: BaseException, state: tuple[Any, tuple[Any, ...], Any]) -> No
 def restore_traceback(codes: Sequence[_Code], rows: Sequence[tuple[int, int]]) -> TracebackType | None:
     """The traceback with these frames: each row is a position in `codes` and a line number.
 
-    It tells no columns of its lines, since the instructions of its frames are not those that have failed.
+    It tells no columns of its lines, since the instructions of its frames are not those that have failed. They are
+    there all the same, and on the right line, because IPython looks at them.
     """
-    frames = [_frame(*code) for code in codes]
+    frames = {row: _frame(*codes[row[0]], row[1]) for row in {*rows}}
     trace = None
-    for number, line in reversed(rows):
-        trace = TracebackType(trace, frames[number], -1, line)
+    for row in reversed(rows):
+        trace = TracebackType(trace, frames[row], frames[row].f_lasti, row[1])
     try:
         return trace
     finally:
         del trace, frames  # a frame that is kept would keep this one
 
 
-def _frame(file: str, name: str, shown: dict[str, Any]) -> FrameType:
-    """A frame that shows this code."""
+def _frame(file: str, name: str, shown: dict[str, Any], line: int) -> FrameType:
+    """A frame that shows this line of this code."""
+    code = _STUB.replace(co_filename=file, co_name=name, co_firstlineno=line, co_linetable=_LINES)
+    if sys.version_info >= (3, 11):
+        code = code.replace(co_qualname=name)
     try:
-        exec(_STUB.replace(co_filename=file, co_name=name), dict(shown))
+        exec(code, dict(shown))
     except NameError as error:
         return cast(Any, error).__traceback__.tb_next.tb_frame  # type: ignore[no-any-return]
     raise AssertionError("the stub raises NameError")
