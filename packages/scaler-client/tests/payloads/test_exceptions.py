@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copyreg
 import dis
+import linecache
 import re
 import sys
 import threading
@@ -248,8 +249,14 @@ def test_lines_of_a_traceback_are_not_underlined_in_the_wrong_place() -> None:
     assert not any("^" in line for line in lines[1:]), lines
 
 
-def test_ipython_shows_what_a_task_raised() -> None:
-    _, loaded = raised(chained, 1)
+@pytest.mark.parametrize("lines", [0, 31, 32, 5000])
+def test_ipython_shows_what_a_task_raised(lines: int) -> None:
+    """Also a function in a cell, whose source it takes from the first line of the code on."""
+    cell: dict[str, Any] = {}
+    text = "def in_a_cell():\n" + "    x = 1\n" * lines + "    return 1 / 0\n"
+    linecache.cache["cell"] = len(text), None, text.splitlines(keepends=True), "cell"
+    exec(compile(text, "cell", "exec"), cell)
+    _, loaded = raised(cell["in_a_cell"])
     trace = loaded.__traceback__
     while trace is not None:
         instructions = {each.offset for each in dis.get_instructions(trace.tb_frame.f_code)}
@@ -257,4 +264,6 @@ def test_ipython_shows_what_a_task_raised() -> None:
         assert trace.tb_frame.f_lineno == trace.tb_lineno
         trace = trace.tb_next
     shown = re.sub(r"\x1b\[[0-9;]*m", "", VerboseTB().text(type(loaded), loaded, loaded.__traceback__))
-    assert "in chained" in shown and "ValueError: 0" in shown
+    assert "in in_a_cell" in shown and "ZeroDivisionError: division by zero" in shown
+    if sys.version_info >= (3, 11):
+        assert re.search(rf"-> {lines + 2} +return 1 / 0", shown), shown

@@ -29,12 +29,10 @@ _NOT_SENT: Final = frozenset({*vars(BaseException), "__weakref__", "obj"})
 _TBLIB: Final = "tblib.pickling_support"
 """Libraries have it pickle all exceptions."""
 _STUB: Final = compile("raise error", "", "exec")
-_LINES: Final = bytes([0xE7 + len(_STUB.co_code) // 2, 0]) if sys.version_info >= (3, 11) else _STUB.co_linetable
-"""All instructions of the stub are on its first line. From Python 3.11 on, this entry tells that without columns."""
 _GROUP: Final = getattr(builtins, "BaseExceptionGroup", ())
 """Python 3.10 has no exception groups."""
-_Code = tuple[str, str, dict[str, Any]]
-"""A code object: its file, its name, and the globals of its frame that `traceback` uses."""
+_Code = tuple[str, str, int, dict[str, Any]]
+"""A code object: its file, name and first line, and the globals of its frame that `traceback` uses."""
 
 
 def dump_exception(error: BaseException, text: str) -> bytes:
@@ -89,7 +87,8 @@ class _FailurePickler(Pickler):
             number = codes.setdefault(frame.f_code, len(codes))
             if number == len(described):
                 shown: dict[str, Any] = {name: frame.f_globals[name] for name in _SHOWN if name in frame.f_globals}
-                described.append((frame.f_code.co_filename, frame.f_code.co_name, shown))
+                code = frame.f_code
+                described.append((code.co_filename, code.co_name, code.co_firstlineno, shown))
             rows.append((number, trace.tb_lineno))
             trace = trace.tb_next
         return restore_traceback, (described, rows)
@@ -157,7 +156,7 @@ def restore_traceback(codes: Sequence[_Code], rows: Sequence[tuple[int, int]]) -
     It tells no columns of its lines, since the instructions of its frames are not those that have failed. They are
     there all the same, and on the right line, because IPython looks at them.
     """
-    frames = {row: _frame(*codes[row[0]], row[1]) for row in {*rows}}
+    frames = {row: _frame(*codes[row[0]], line=row[1]) for row in {*rows}}
     trace = None
     for row in reversed(rows):
         trace = TracebackType(trace, frames[row], frames[row].f_lasti, row[1])
@@ -167,13 +166,26 @@ def restore_traceback(codes: Sequence[_Code], rows: Sequence[tuple[int, int]]) -
         del trace, frames  # a frame that is kept would keep this one
 
 
-def _frame(file: str, name: str, shown: dict[str, Any], line: int) -> FrameType:
+def _frame(file: str, name: str, first: int, shown: dict[str, Any], line: int) -> FrameType:
     """A frame that shows this line of this code."""
-    code = _STUB.replace(co_filename=file, co_name=name, co_firstlineno=line, co_linetable=_LINES)
+    code = _STUB.replace(co_filename=file, co_name=name, co_firstlineno=line)
     if sys.version_info >= (3, 11):
-        code = code.replace(co_qualname=name)
+        code = code.replace(co_qualname=name, co_firstlineno=first, co_linetable=_line_table(line - first))
     try:
         exec(code, dict(shown))
     except NameError as error:
         return cast(Any, error).__traceback__.tb_next.tb_frame  # type: ignore[no-any-return]
     raise AssertionError("the stub raises NameError")
+
+
+def _line_table(line: int) -> bytes:
+    """All instructions of the stub are on this line, counted from the first, and in no column.
+
+    Source: locations in CPython from 3.11 on: an entry without columns, and its line as signed variable-length integer.
+    """
+    number = -line << 1 | 1 if line < 0 else line << 1
+    entry = [0xE7 + len(_STUB.co_code) // 2]
+    while number > 63:
+        entry.append(number & 63 | 64)
+        number >>= 6
+    return bytes([*entry, number])
