@@ -18,10 +18,10 @@ from support.waiting import wait_until
 
 CALLS = 20
 SIZE = 300_000
+"""Bytes of a result, which goes to object storage."""
 WORK_SECONDS = 0.1
 """What the other calls take: on a slow host a call that takes nothing may be late, and second runs of these few
 milliseconds are soon all that are allowed."""
-"""Bytes of a result, which goes to object storage."""
 
 
 @pytest.fixture(scope="module")

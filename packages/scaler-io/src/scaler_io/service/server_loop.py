@@ -30,9 +30,9 @@ TURN_SECONDS = 0.005
 _BATCH = 32
 _IDLE_SECONDS = 1.0
 KEYS_SECONDS = 1.0
+"""How often a service looks whether the list of keys that it accepts has changed."""
 BUSY_SECONDS = 1.0
 """How often a service measures how busy it is."""
-"""How often a service looks whether the list of keys that it accepts has changed."""
 
 
 def is_logged(number: int) -> bool:
