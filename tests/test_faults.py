@@ -229,7 +229,7 @@ def test_the_scheduler_is_gone_for_good(tmp_path: Path) -> None:
             with pytest.raises(SchedulerLostError):
                 client.submit(step, str(flight.file), 1, 0).result(5)
         assert agent.process.wait(10) == 1
-        assert "the scheduler is lost" in agent.said()
+        assert f"the scheduler at {services.address} is lost" in agent.said()
         services.started.remove(agent)
 
 

@@ -134,7 +134,7 @@ def test_connections_are_announced_and_logged(caplog: pytest.LogCaptureFixture) 
     asyncio.run(main())
     assert caplog.messages == [
         "ClusterProcess: connected to the scheduler at tcp://nowhere",
-        "ClusterProcess: the connection to the scheduler is lost (gone); reconnecting",
+        "ClusterProcess: the connection to the scheduler at tcp://nowhere is lost (gone); reconnecting",
     ]
 
 

@@ -214,4 +214,4 @@ def test_the_loss_of_the_scheduler_ends_the_agent(scheduler: FakeScheduler, prox
     agent = proxy("--death-timeout-seconds", "0.5")
     scheduler.close()
     assert agent.process.wait(30) == 1
-    assert "the scheduler is lost" in agent.log()
+    assert f"the scheduler at {scheduler.address} is lost" in agent.log()

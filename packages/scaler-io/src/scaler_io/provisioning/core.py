@@ -251,7 +251,8 @@ class ManagerCore:
         self._is_linked = False
 
     def _link_lost(self, event: LinkLost, now: float) -> None:
-        self._stop_requested(StopRequested(1, f"the scheduler is lost: {event.reason}"), now)
+        reason = f"the scheduler at {self._config.scheduler} is lost: {event.reason}"
+        self._stop_requested(StopRequested(1, reason), now)
 
     def _link_refused(self, event: LinkRefused, now: float) -> None:
         where = self._config.scheduler

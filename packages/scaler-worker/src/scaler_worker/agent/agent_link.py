@@ -127,9 +127,8 @@ class AgentLink:
                 self._was_up = False
                 self._missed_since = self._loop.time()
                 self._missing = self._loop.call_later(MISSED_SECONDS[1], self._say_missing)
-                LOGGER.warning(
-                    "ClusterProcess: the connection to the scheduler is lost (%s); reconnecting", event.reason
-                )
+                lost = "ClusterProcess: the connection to the scheduler at %s is lost (%s); reconnecting"
+                LOGGER.warning(lost, self._dialer.address, event.reason)
 
     def _watch(self) -> None:
         """Watch the descriptors of the link after its connection has changed."""

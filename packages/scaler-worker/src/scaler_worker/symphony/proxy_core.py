@@ -131,7 +131,7 @@ class ProxyCore:
             Drain: lambda message, now: self._drain("the scheduler asks for it", now),
             DrainRequested: lambda event, now: self._drain(event.reason, now),
             LinkUp: self._link_up,
-            LinkLost: lambda event, now: self._end(1, f"the scheduler is lost: {event.reason}"),
+            LinkLost: self._link_lost,
             LinkRefused: self._refused,
             Shutdown: lambda message, now: self._end(0, "the scheduler shuts the cluster down"),
             SessionOpened: self._opened,
@@ -389,6 +389,9 @@ class ProxyCore:
             self._leave_at = min(self._leave_at, now + RELEASE_SECONDS)
             if not len(self.kept) or now >= self._leave_at:
                 self._end(0, "all runs have ended")
+
+    def _link_lost(self, event: LinkLost, now: float) -> None:
+        self._end(1, f"the scheduler at {self._config.scheduler} is lost: {event.reason}")
 
     def _refused(self, event: LinkRefused, now: float) -> None:
         where = self._config.scheduler

@@ -343,7 +343,7 @@ class AgentCore:
         return [*in_flight.waiting, *in_flight.limited, *in_flight.pinned, *self.functions.parked_entries()]
 
     def _link_lost(self, event: LinkLost, now: float) -> None:
-        self._stop(1, f"the scheduler is lost: {event.reason}")
+        self._stop(1, f"the scheduler at {self._scheduler} is lost: {event.reason}")
 
     def _link_refused(self, event: LinkRefused, now: float) -> None:
         self._stop(1, f"the scheduler at {self._scheduler} refuses this agent: {event.reason(self._scheduler)}")
