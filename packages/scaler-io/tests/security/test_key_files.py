@@ -91,7 +91,8 @@ def test_nobody_but_services_uses_the_services_key(keys: Path, roles: Sequence[K
 
 def test_where_no_key_is_its_remedy_is_named(keys: Path, tmp_path: Path) -> None:
     handed = add_key(keys, "ada", KeyRole.CLIENT, generate)
-    services = f"{handed} has no server.key: name the services' directory, on the scheduler's host"
+    services = f"{handed} has no server.key: name the services' directory; services on other hosts need copies of "
+    services += "server.key and authorized.toml"
     with pytest.raises(KeyFileError, match=services):
         add_key(handed, "bob", KeyRole.CLIENT, generate)
     with pytest.raises(KeyFileError, match=r"has no authorized\.toml.* name the services' directory"):

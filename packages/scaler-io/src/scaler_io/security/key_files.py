@@ -67,7 +67,7 @@ def _remedy(directory: Path, roles: Sequence[KeyRole]) -> str:
     """What to do where none of these roles has a file."""
     if KeyRole.SERVER in roles:
         if any(directory.glob("*.key")):
-            return "name the services' directory, on the scheduler's host"
+            return f"name the services' directory; services on other hosts need copies of server.key and {AUTHORIZED}"
         return "`scaler keys init` makes the keys of a new cluster"
     kind = roles[0].value
     if os.path.lexists(directory / f"{KeyRole.SERVER.value}.key"):
