@@ -100,7 +100,7 @@ class RunFigures:
         elif before is not None:
             growth.ran(before, max(before, peak))
 
-    def part_workers(self) -> None:
+    def forget_workers(self) -> None:
         """Forget what is counted by worker: from now on agents have other numbers."""
         self.growths.clear()
         self._peaks.clear()

@@ -251,7 +251,7 @@ class MonitorModel:
             follows = False
             self._heard_texts = self._heard_printed = 0
             self.graphs.clear()
-            self._part_agents()
+            self._renumber_agents()
         elif self.status is not None:
             since = min(since, self.status.at)
         self.status, self.heard = status, now
@@ -274,7 +274,7 @@ class MonitorModel:
         self._next_past_agent += count
         return range(first, self._next_past_agent)
 
-    def _part_agents(self) -> None:
+    def _renumber_agents(self) -> None:
         """Give the agents of a scheduler that has ended other numbers than those of the next one."""
         known = {*self.tasks.agents(), *self.agents, *(each.agent for each in self.failures.values())}
         ended = sorted(number for number in known if 0 < number < FIRST_PAST_AGENT)
@@ -285,7 +285,7 @@ class MonitorModel:
         for task, failure in self.failures.items():
             self.failures[task] = replace(failure, agent=numbers.get(failure.agent, failure.agent))
         self.last_functions.clear()
-        self.run_figures.part_workers()
+        self.run_figures.forget_workers()
 
     def _note_runs(self, status: MonitorStatus, since: float) -> None:
         columns = status.worker_runs, status.worker_pids, status.worker_cpus, status.worker_seconds
