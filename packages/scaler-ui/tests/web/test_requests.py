@@ -6,7 +6,8 @@ import asyncio
 import gc
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -66,6 +67,29 @@ def test_who_does_not_finish_a_request_is_disconnected(monkeypatch: pytest.Monke
     assert b"200 OK" in head and head.endswith(b"\r\n\r\n"), "only the head of the page"
 
 
+@contextmanager
+def one_line_each() -> Iterator[None]:
+    loggers = list(map(logging.getLogger, requests.ODD_EVENT_LOGS))
+    for logger in loggers:
+        logger.addFilter(requests.tell_odd_events)
+    yield
+    for logger in loggers:
+        logger.removeFilter(requests.tell_odd_events)
+
+
+@pytest.mark.parametrize("garbage", ["42[", "4x", "4" + "9" * 5000, "42" + "[" * 5000])
+def test_what_is_no_message_is_told_in_a_line(garbage: str, caplog: pytest.LogCaptureFixture) -> None:
+    server = pytest.importorskip("socketio").AsyncServer(async_mode="asgi")
+
+    async def message() -> None:
+        await server.eio._trigger_event("message", "", garbage.removeprefix("4"))
+
+    with one_line_each():
+        asyncio.run(message())
+    [told] = caplog.records
+    assert "a reader's event is not understood" in told.getMessage() and not told.exc_info
+
+
 def test_a_readers_odd_event_is_told_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
     server = pytest.importorskip("socketio").AsyncServer(async_mode="asgi")
 
@@ -80,13 +104,9 @@ def test_a_readers_odd_event_is_told_in_a_line(caplog: pytest.LogCaptureFixture)
         fault = asyncio.create_task(asyncio.to_thread(int, "ours"))
         await asyncio.wait([fault])
 
-    logger = logging.getLogger("asyncio")
-    logger.addFilter(requests.tell_odd_events)
-    try:
+    with one_line_each():
         asyncio.run(events())
         gc.collect()
-    finally:
-        logger.removeFilter(requests.tell_odd_events)
     odd = [record for record in caplog.records if "not understood: KeyError('client_id')" in record.getMessage()]
     assert len(odd) == 2 and not any(record.exc_info for record in odd)
     assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == [

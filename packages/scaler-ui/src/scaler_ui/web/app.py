@@ -213,10 +213,11 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
     from scaler_ui.web.access import AccessGuard
     from scaler_ui.web.operator_actions import OperatorActions
     from scaler_ui.web.pages import Pages
-    from scaler_ui.web.requests import HeadAsGet, tell_odd_events
+    from scaler_ui.web.requests import ODD_EVENT_LOGS, HeadAsGet, tell_odd_events
 
     logging.getLogger("uvicorn.error").addFilter(_is_a_fault)
-    logging.getLogger("asyncio").addFilter(tell_odd_events)
+    for name in ODD_EVENT_LOGS:
+        logging.getLogger(name).addFilter(tell_odd_events)
     registry = CollectorRegistry()
     registry.register(StatusCollector(listening.figures))
 

@@ -15,8 +15,11 @@ from scaler_protocol.ranges import Text
 
 REASON = Text(256)
 """The limit of what is logged of a reader's event."""
-_HANDLES_EVENT = "_handle_event_internal"
-"""The method of python-socketio that calls the handler of an event, in a task that nobody waits for."""
+_HANDLERS = frozenset({"_handle_event_internal", "run_async_handler", "_websocket_handler"})
+"""Of python-socketio, what calls the handler of an event, in a task that nobody waits for; of engineio, what reads
+messages and packets."""
+ODD_EVENT_LOGS = ("asyncio", "engineio.server", "uvicorn.error")
+"""The loggers where tracebacks of these end."""
 HEAD_SECONDS = 10.0
 """Time for the head of a request, at least; at most twice as long."""
 
@@ -39,7 +42,7 @@ class HeadAsGet:
 def tell_odd_events(record: logging.LogRecord) -> bool:
     """A filter that makes one line of the traceback of a reader's event that NiceGUI does not understand."""
     error = record.exc_info[1] if record.exc_info else None
-    if error is not None and any(frame.f_code.co_name == _HANDLES_EVENT for frame, _ in walk_tb(error.__traceback__)):
+    if error is not None and any(frame.f_code.co_name in _HANDLERS for frame, _ in walk_tb(error.__traceback__)):
         record.msg = "scaler_ui: a reader's event is not understood: %s"
         record.args = (shortened(repr(error), REASON),)
         record.exc_info = record.exc_text = None
