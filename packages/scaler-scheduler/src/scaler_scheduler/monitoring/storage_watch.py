@@ -21,7 +21,7 @@ class StorageWatch:
     ) -> None:
         self._link = OperatorLink(address, "scheduler", ServiceKind.STORAGE, context, credentials=credentials)
         self._asked = False
-        self._asked_at = 0.0
+        self._asked_at = self._looked_at = 0.0
         self._joins = 0
 
     def ask(self) -> None:
@@ -31,7 +31,11 @@ class StorageWatch:
             self._link.send(NeedStorageStatus())
 
     def turn(self) -> StorageStatus | None:
-        """The newest status that has arrived since the last call, or None; it says how long it took."""
+        """The newest status that has arrived since the last call, or None; it says how long it took at least.
+
+        That is until the last call: if this process stood still since then, the answer was there before it went on.
+        """
+        looked_at, self._looked_at = self._looked_at, time.monotonic()
         statuses = [message for message in self._link.turn() if isinstance(message, StorageStatus)]
         if self._link.joins != self._joins:
             self._joins, self._asked = self._link.joins, False
@@ -39,7 +43,7 @@ class StorageWatch:
         if not statuses:
             return None
         self._asked = False
-        return replace(statuses[-1], answer_seconds=time.monotonic() - self._asked_at)
+        return replace(statuses[-1], answer_seconds=max(0.0, looked_at - self._asked_at))
 
     def close(self) -> None:
         """Close the link."""
