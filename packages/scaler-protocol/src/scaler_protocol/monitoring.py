@@ -364,7 +364,7 @@ class StorageStatus:
     `hosts` have, `fetched_bytes_total` the bytes that were fetched from them; `copies` and `copy_bytes` are what this
     server has of them for the case that their host is lost. `refused_lately` counts the writes of the last ten minutes
     for which there was no room; `answer_seconds` is how long the server took to answer, at least. The `biggest_…`
-    columns describe the biggest of the 20,000 newest objects, each named by a hash of its id, because the id grants access.
+    columns describe the biggest of the 20,000 newest objects, each named by a hash of its id: the id grants access.
     """
 
     COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (
