@@ -219,6 +219,16 @@ def test_waiting_that_is_interrupted_is_no_success(launched: Launched, number: s
     assert launched.end(signal.SIGTERM) == 0
 
 
+def test_waiting_in_vain_says_what_starts_workers(launched: Launched) -> None:
+    launched.read_until("the scheduler runs")
+    words = ["wait", launched.address, "--workers", "100", "--timeout-seconds", "0.5"]
+    with Terminal(sys.executable, "-m", "scaler_launch", *words) as waiting:
+        said = " ".join(waiting.rest())
+        assert waiting.process.wait(SECONDS) == 1
+    assert f"start more with scaler_cluster {launched.address}; worker managers start workers when tasks" in said
+    assert launched.end(signal.SIGTERM) == 0
+
+
 INTERRUPTED = """
 import signal, sys
 

@@ -37,7 +37,7 @@ def test_several_threads_wait_each_for_its_number(client: Client, cluster: Any) 
 
 def test_the_time_limit_says_how_many_there_are_and_what_to_do(client: Client, cluster: Any) -> None:
     cluster.have_workers(2)
-    expected = f"2 of 3 workers are connected after 0.1 s: start more of them with scaler_cluster {cluster.address}"
+    expected = f"2 of 3 workers are connected after 0.1 s: start more of them with scaler_cluster {cluster.address}; w"
     with pytest.raises(TimeoutError, match=expected):
         client.wait_for_workers(3, timeout=0.1)
     wait_until(lambda: not client._io._core._worker_requests, "the io thread forgets it")

@@ -105,7 +105,10 @@ def wait(words: Sequence[str]) -> int:
         while status_counts.workers(status) < options.workers:
             if listening.now >= until:
                 wanted = counted(options.workers, "worker")
-                print(f"scaler wait: {status_counts.workers(status)} of {wanted} after {options.timeout_seconds:g} s")
+                print(
+                    f"scaler wait: {status_counts.workers(status)} of {wanted} after {options.timeout_seconds:g} s: "
+                    f"start more with scaler_cluster {options.address}; worker managers start workers when tasks wait"
+                )
                 return 1
             listening.step()
             status = listening.model.status or status

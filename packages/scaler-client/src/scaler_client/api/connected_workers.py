@@ -87,6 +87,6 @@ def wait_for_workers(io: IoThread, n: int, timeout: float | None) -> ConnectedWo
     if workers.count < n:
         raise TimeoutError(
             f"{workers.count} of {n} workers are connected after {timeout:g} s: start more of them with"
-            f" scaler_cluster {io.address} or scaler_worker_manager; scaler status {io.address} shows what starts"
+            f" scaler_cluster {io.address}; worker managers start workers when tasks wait: scaler status {io.address}"
         )
     return workers
