@@ -183,15 +183,16 @@ def test_top_once_as_json(monitor: Address, watched: LocalCluster, user: Client)
     assert "task_manager" in printed("scaler_top", monitor, "--once")
 
 
-def test_status_names_what_is_wrong_first(watched: LocalCluster, user: Client) -> None:
+def test_status_and_top_name_what_is_wrong_first(watched: LocalCluster, monitor: Address, user: Client) -> None:
     lonely = user.submit_verbose(math.sqrt, (4,), {}, capabilities={"tpu": 1})
     done = subprocess.run(
         [PROGRAMS / "scaler", "status", watched.address], capture_output=True, text=True, timeout=SECONDS, check=False
     )
+    top = printed("scaler_top", monitor, "--once").splitlines()
     lonely.cancel()
     progress, first, *_ = done.stdout.splitlines()
     assert progress.endswith(" workers busy, 1 waiting.") and done.returncode == 0, done
-    assert first == "1 task needs `tpu=1`, which nobody offers."
+    assert first == "1 task needs `tpu=1`, which nobody offers." and first in top[0]
 
 
 def test_object_storage_that_stands_still_for_a_while_answers_late(watched: LocalCluster, listening: Listening) -> None:

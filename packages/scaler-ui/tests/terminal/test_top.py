@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -297,6 +298,13 @@ def test_once_prints_the_screen_or_its_fields(listening: Listening, capsys: pyte
     lines = capsys.readouterr().out.splitlines()
     assert any("Total 6 worker(s)" in line for line in lines)
     assert any("105|vm:2:2" in line for line in lines)
+
+
+def test_once_waits_for_all_tasks(publications: Publications, tmp_path: Path) -> None:
+    listening = Listening(Address(path=str(tmp_path / "nobody")))
+    listening.model = publications.model_of(publications.status(snapshot=True))
+    with closing(listening), pytest.raises(NoStatusError):
+        once(listening, TopOptions(listening.address, True, False, 0.05))
 
 
 def test_once_without_a_status_is_an_error(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ COMMAND = Command(
 
 def once(listening: Listening, options: TopOptions) -> None:
     """Print one screen; raises NoStatusError."""
-    listening.wait_for(lambda model: model.status is not None, options.timeout_seconds)
+    listening.wait_for(lambda model: model.is_complete, options.timeout_seconds)
     shown = fields(listening.model, listening.now)
     if options.json:
         print(json.dumps(shown, indent=2))
