@@ -488,6 +488,18 @@ def test_a_page_says_that_its_server_has_ended(monitor: Address) -> None:
         wait_until(lambda: process not in descendants(os.getpid()), "the server has ended")
 
 
+def test_a_page_says_that_its_server_stands_still(monitor: Address) -> None:
+    from support.processes import stopped
+
+    with served(monitor) as own_site, opened(own_site) as page:
+        page.goto(f"{own_site}/")
+        page.evaluate("new Promise(done => { const hear = window.hear; window.hear = () => { hear(); done(); }; })")
+        with stopped(process_of(own_site)):
+            page.wait_for_function(f"({NOTE_AFTER})().includes('scaler_ui does not answer')")
+            assert not page.evaluate("!!document.querySelector('#popup[aria-hidden=false]')"), "the connection is lost"
+        page.wait_for_function(f"({NOTE_AFTER})() === 'none'")
+
+
 NOTE_AFTER = "() => getComputedStyle(document.querySelector('.note'), '::after').content"
 
 

@@ -6,6 +6,10 @@ window.switchTheme = () => {
   Quasar.Dark.toggle();
   localStorage.setItem('dark', Quasar.Dark.isActive ? '1' : '0');
 };
+// The server calls this each second. One that stands still, and a network that drops all, close no connection.
+let heard;
+window.hear = () => { heard = performance.now(); };
+setInterval(() => document.body.classList.toggle('unheard', performance.now() - (heard ?? Infinity) > 6000), 1000);
 // What of a table is shown is in the address. NiceGUI reads the page of an entry of the history from its state.
 window.replaceAddress = (path, place) => {
   const prefix = window.path_prefix || '';

@@ -154,6 +154,7 @@ class Pages:
         mark(router.current_path)
         tell()
         ui.timer(REFRESH_SECONDS, tell, immediate=False)
+        ui.timer(REFRESH_SECONDS, lambda: ui.run_javascript("hear()"), immediate=False)
         places = {place: fill for place, (_, fill) in self._places.items()}
         content = ui.sub_pages({**places, **self._subjects}).classes("page")
         router.on_path_changed(arrive)
