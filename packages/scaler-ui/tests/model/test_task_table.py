@@ -50,6 +50,38 @@ def test_a_page_is_sorted_filtered_and_counted() -> None:
     assert [len(rows) for rows in (*table.ended_runs(2.0, 0), *table.ended_runs(2.0, 52))] == [0, 52, 52, 0]
 
 
+def test_what_was_measured_of_a_run_outlives_a_snapshot() -> None:
+    table = TaskTable()
+    for since in (3.0, 5.0):  # the second time as a snapshot repeats it
+        table.begin()
+        table.assign([1], 4, 50, 2.0)
+        table.begun()
+        table.run([50], [100], [1.0], [0.0], since, since + 2.0)
+    assert (table.row(0).duration, table.row(0).cpu) == (4.0, 4.0)
+    table.assign([1], 4, 51, 6.0)  # another attempt
+    assert (table.row(0).duration, table.row(0).cpu, table.row(0).pid) == (0.0, 0.0, 0)
+
+
+def test_tasks_that_a_scheduler_that_has_begun_again_hears_of_later_keep_their_rows() -> None:
+    table = TaskTable(3)
+    table.stand([1, 2], TaskStep.WAITING, 9, table.function_number("f"), 7, 1.0)
+    table.assign([1], 4, 50, 2.0)
+    table.run([50], [100], [1.0], [0.0], 1.0, 4.0)
+    table.begin()
+    table.begun()
+    assert [table.state(row) for row in range(2)] == ["unknown", "unknown"]
+    table.stand([1, 2], TaskStep.WAITING, 3, table.function_number("f"), 7, 8.0)
+    table.assign([1], 5, 50, 8.0)
+    table.run([50], [100], [1.0], [1.0], 8.0, 9.0)
+    assert len(table) == table.live == 2 and [table.state(row) for row in range(2)] == ["running", "waiting"]
+    assert (table.row(0).since, table.row(0).duration, table.row(0).agent) == (1.0, 7.0, 5)
+    table.begin()
+    table.begun()
+    table.stand([3, 4], TaskStep.WAITING, 3, table.function_number("f"), 7, 9.0)
+    table.stand([1], TaskStep.WAITING, 3, table.function_number("f"), 7, 10.0)  # its row was written over
+    assert [table.row(row).id for row in range(3)] == [4, 1, 3]
+
+
 def test_running_tasks_have_durations_so_far_and_others_are_queued() -> None:
     table = TaskTable()
     table.stand([1, 2, 3], TaskStep.WAITING, 9, table.function_number("f"), 7, 1.0)

@@ -173,6 +173,8 @@ class TaskTable:
         """The row that is overwritten next, if the table is full."""
         self._live: dict[int, int] = {}
         self._before: dict[int, int] = {}
+        self._unknown: dict[int, int] = {}
+        """Tasks that a snapshot has left out, by id: the client of a scheduler that has begun again may repeat them."""
         self._names: list[str] = [""]
         self._numbers: dict[str, int] = {"": 0}
 
@@ -215,6 +217,7 @@ class TaskTable:
         """End the snapshot: tasks that it lacks ended while this monitor was not connected."""
         for row in self._before.values():
             self._columns["step"][row] = UNKNOWN
+        self._unknown.update(self._before)
         self._before = {}
 
     def stand(self, tasks: Iterable[int], step: int, group: int, function: int, session: int, time: float) -> None:
@@ -235,8 +238,11 @@ class TaskTable:
         columns = self._columns
         for run, task in enumerate(tasks, first_run):
             row = self._row(task, time)
-            columns["step"][row], columns["agent"][row], columns["run"][row] = TaskStep.ASSIGNED, agent, run
-            columns["assigned"][row], columns["started"][row], columns["pid"][row] = time, 0.0, 0
+            columns["step"][row], columns["agent"][row] = TaskStep.ASSIGNED, agent
+            if columns["run"][row] == run:  # a snapshot repeats it
+                continue
+            columns["run"][row], columns["assigned"][row] = run, time
+            columns["started"][row], columns["pid"][row] = 0.0, 0
             columns["duration"][row] = columns["cpu"][row] = 0
 
     def run(
@@ -353,6 +359,8 @@ class TaskTable:
             return row
         row = self._before.pop(task, None)
         if row is None:
+            row = self._unknown.pop(task, None)
+        if row is None:
             row = self._new_row(task, time)
         self._live[task] = row
         return row
@@ -365,7 +373,7 @@ class TaskTable:
         else:
             row, self._next = self._next, (self._next + 1) % self._capacity
             evicted = columns["id"][row]
-            for known in (self._live, self._before):
+            for known in (self._live, self._before, self._unknown):
                 if known.get(evicted) == row:
                     del known[evicted]
             for name, column in columns.items():
