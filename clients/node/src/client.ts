@@ -431,7 +431,7 @@ function written(args: readonly unknown[], kwargs: CallOptions["kwargs"]): strin
     JSON.stringify(value, (_, part: unknown) => {
       const isNumber = typeof part === "number" && Number.isFinite(part);
       if (isNumber || !["number", "bigint", "function", "symbol"].includes(typeof part)) return part;
-      throw new TypeError(`argument ${name}: ${String(part).slice(0, 100)} is not JSON`);
+      throw new TypeError(`argument ${name}: ${typeof part} ${String(part).slice(0, 100)} is not JSON`);
     });
   }
   return JSON.stringify(call);
