@@ -121,3 +121,8 @@ def test_a_worker_of_short_tasks_has_the_function_that_it_ran_last(publications:
     (on_host, _) = sorted(subjects.runners(model, "vm", PageRequest()).rows, key=lambda row: row["state"] == "idle")
     assert (on_host["function"], on_host["elapsed"]) == ("short", "")
     assert [row["function"] for row in fields(model, 50.0)["workers"]] == ["short", ""]
+
+
+def test_there_is_no_filter_for_a_state_that_no_task_has() -> None:
+    told = ("waiting", "held", "queued", "running", "success", "raised", "failed", "cancelled", "unknown")
+    assert sorted(views.TASK_STATES) == sorted(told)

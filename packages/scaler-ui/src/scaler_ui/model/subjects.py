@@ -14,8 +14,7 @@ from scaler_ui.model.graph_looks import GraphLook, GraphLooks
 from scaler_ui.model.host_rows import host_rows
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.tables import current_tasks, function_of, task_of_run, worker_rows
-from scaler_ui.model.task_table import ENDINGS
-from scaler_ui.model.views import Row, TablePage, page_of, sessions_of
+from scaler_ui.model.views import OUTCOMES, Row, TablePage, page_of, sessions_of
 
 NAMED = 3
 """Hosts and clients of which a fact names the most frequent."""
@@ -216,8 +215,7 @@ def function_facts(model: MonitorModel, function: str) -> Facts | None:
         return [tasks, Fact("ended", "none")]
     outcomes = [
         _tasks(word, f"{figures.ended.get(number, 0):,}", function=function, state=word)
-        for number, word in ENDINGS.items()
-        if word != "lost"
+        for number, word in OUTCOMES.items()
     ]
     ended = [tasks, Fact("ended", f"{figures.count:,}"), *outcomes]
     if not figures.runs:

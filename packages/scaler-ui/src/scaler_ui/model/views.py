@@ -11,6 +11,7 @@ from typing import Any
 from scaler_protocol import status_counts
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import shortened
+from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import EventKind, MonitorStatus
 from scaler_protocol.ranges import Text
 from scaler_protocol.tracebacks import headline
@@ -188,7 +189,7 @@ def functions(model: MonitorModel, request: PageRequest) -> TablePage:
             {
                 "function": name,
                 "calls": figures.count,
-                **{word: figures.ended.get(status, 0) for status, word in ENDINGS.items() if word != "lost"},
+                **{word: figures.ended.get(status, 0) for status, word in OUTCOMES.items()},
                 "runs": figures.runs,
                 "mean": figures.duration / figures.runs if figures.runs else 0.0,
                 "longest": figures.longest,
@@ -315,5 +316,7 @@ def lines(model: MonitorModel) -> Points:
     return found
 
 
-TASK_STATES = tuple(dict.fromkeys([*STATES.values(), *ENDINGS.values()]))
+OUTCOMES = {status: word for status, word in ENDINGS.items() if status != Status.LOST}
+"""How tasks end: one whose run was lost is repeated, or fails."""
+TASK_STATES = tuple(dict.fromkeys([*STATES.values(), *OUTCOMES.values()]))
 """The names of all task states."""
