@@ -9,10 +9,10 @@ import pytest
 from scaler_client.core.core import ClientCore
 from scaler_client.core.effects import Transmit
 from scaler_client.core.held_results import FREED_BYTES, LongResult
-from scaler_client.core.records import Deliver
+from scaler_client.core.records import CallBlock, CallGroup, Deliver
 from scaler_io.links.events import LinkDown, LinkUp
 from scaler_protocol.handshake import INLINE_LIMIT, Welcome
-from scaler_protocol.messages import Done, Release, Status
+from scaler_protocol.messages import Done, Group, Release, Status
 from scaler_protocol.payloads import Payloads
 
 LONG = bytes(INLINE_LIMIT + 1)
@@ -62,6 +62,15 @@ def test_much_is_said_although_there_is_nothing_to_release() -> None:
     assert sent(core, 3.0) == [Release((), (MANY - 1) * len(LONG))], "a value may use the bytes of its result"
     del view
     assert sent(core, 4.0) == []
+
+
+def test_a_map_lets_go_of_its_results_at_once() -> None:
+    core = core_of(has_credit=True)
+    block = CallBlock(1, CallGroup(Group(b"f"), (), bytes, bytes), [b"call"] * 3, lambda: None)
+    for task, result in enumerate(come(core, LONG, b"short", LONG), 1):
+        block.take(task, Status.VALUE, result)
+    assert block.is_long and block.results == [LONG, b"short", LONG]
+    assert sent(core, 1.0) == [Release([1, 2, 3], 2 * len(LONG))]
 
 
 def test_another_scheduler_is_not_told_of_results_of_the_one_before() -> None:

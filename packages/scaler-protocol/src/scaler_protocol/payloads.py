@@ -56,6 +56,14 @@ class Payloads(Sequence[bytes]):
                 self._parts = [frame[at:end] for at, end in zip([0, *ends], ends, strict=False)]
         return self._parts
 
+    def views(self) -> Iterator[bytes | memoryview]:
+        """The parts, of a frame without copying them."""
+        if self._parts is not None:
+            return iter(self._parts)
+        assert self._frame is not None and self._lengths is not None
+        frame = memoryview(self._frame)
+        return (frame[at:end] for at, end in pairwise(accumulate(self._lengths, initial=0)))
+
     def some(self, begin: int, end: int, offset: int) -> tuple[Sequence[bytes], int]:
         """The parts from `begin` to `end`, which start at an offset of the frame, and the offset where they end.
 

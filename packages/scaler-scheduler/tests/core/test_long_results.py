@@ -73,6 +73,22 @@ def test_what_a_function_returns_is_granted_to_its_next_runs_as_far_as_the_credi
     assert given(driver, agent)[1] == [2, 2, 0], "the other half"
 
 
+def test_tasks_beyond_the_credit_wait_for_it_but_for_some_that_keep_workers_busy(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(result_credit=CREDIT), driver.agent(workers=1)
+    driver.submit(client, 40)
+    while runs := given(driver, agent)[0]:  # until much is dispatched ahead
+        reference = Reference(b"o" * 16, SIZE).pack()
+        driver.done(agent, runs, result=reference, stored=range(len(runs)), seconds=1e-5)
+    driver.submit(client, 20)
+    runs, classes = given(driver, agent)
+    assert classes == [2, 2, 2, 2]
+    driver.done(agent, dict(list(runs.items())[:3]), result=LONG, seconds=1e-5)
+    assert given(driver, agent)[1] == [0, 0, 0]
+    driver.feed(client, Release((), freed=3 * SIZE))
+    driver.done(agent, dict(list(runs.items())[3:]), result=LONG, seconds=1e-5)
+    assert given(driver, agent)[1] == [2, 2, 2]
+
+
 def test_a_client_that_says_it_has_let_go_of_more_than_it_was_sent_has_its_credit(driver: SchedulerDriver) -> None:
     client, agent = driver.client(result_credit=CREDIT), driver.agent(workers=6)
     learn(driver, client, agent)

@@ -218,23 +218,26 @@ def _load(block: CallBlock, timeout_seconds: float) -> list[Any]:
     load, found = block._group.load, block.results
     block.results = []
     if not block.failures:
-        return _load_values(load, found, timeout_seconds)
+        return _load_values(load, found, timeout_seconds, together=not block.is_long)
     failures = {position: (status, payload) for position, status, payload in block.failures}
-    values = iter(_load_values(load, [each for at, each in enumerate(found) if at not in failures], timeout_seconds))
+    found_values = [each for at, each in enumerate(found) if at not in failures]
+    values = iter(_load_values(load, found_values, timeout_seconds, together=not block.is_long))
     return [_failure(*failures[at], timeout_seconds)[0] if at in failures else next(values) for at in range(len(found))]
 
 
-def _load_values(load: Callable[[bytes], Any], results: list[bytes], timeout_seconds: float) -> list[Any]:
-    if stored_positions(results):
-        return _load_stored(load, results, timeout_seconds)
+def _load_values(
+    load: Callable[[bytes], Any], results: list[bytes], timeout_seconds: float, *, together: bool
+) -> list[Any]:
+    if not together or stored_positions(results):
+        return _load_long(load, results, timeout_seconds)
     try:
         return [load(payload) for payload in results]
     except BaseException as problem:
         refuse("a result", problem)
 
 
-def _load_stored(load: Callable[[bytes], Any], results: list[bytes], timeout_seconds: float) -> list[Any]:
-    """Load results one by one; the object of each is deleted once it is loaded."""
+def _load_long(load: Callable[[bytes], Any], results: list[bytes], timeout_seconds: float) -> list[Any]:
+    """Load results one by one; each is let go of, and its object deleted, once it is loaded."""
     values: list[Any] = []
     for position, payload in enumerate(results):
         content = _fetched(payload, timeout_seconds)

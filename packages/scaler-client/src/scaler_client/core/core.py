@@ -435,6 +435,8 @@ class ClientCore:
     # --- messages ---------------------------------------------------------------------------------------------------
 
     def _done(self, message: Done, now: float) -> None:
+        if self._has_credit:
+            message = self._held_results.hold(message)
         self._queue.stop_resending(message.tasks)
         pop, again = self._outstanding.pop, self._resubmissions.keep_failures(message, self._outstanding)
         calls = [None if again and task in again else pop(task, None) for task in message.tasks]
@@ -444,8 +446,6 @@ class ClientCore:
                 freed += call._weight
         self._queue.return_credit(freed)
         outcomes = Deliver.of(message, calls)
-        if self._has_credit:
-            outcomes = replace(outcomes, results=self._held_results.hold(outcomes.results, message.results.lengths))
         if message.stored:
             outcomes = replace(outcomes, origins=lineages_of(message, calls))
         if self._graphs:

@@ -1,15 +1,18 @@
 """HeldResults: the long results that came with messages and that this process still holds. Pure, no IO.
 
 The scheduler sends results above INLINE_LIMIT as long as the client's credit has room for them. The client says how
-many bytes it has let go of: those of results that were loaded or dropped, unless a future or a value still uses them.
+many bytes it has let go of: those of results that were loaded or dropped, unless a future or a value still uses them,
+and those of a map at once, because it returns them all together: they would be in memory in any case.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from dataclasses import replace
 
 from scaler_protocol.handshake import INLINE_LIMIT, RESULT_CREDIT
+from scaler_protocol.messages import Done
+from scaler_protocol.payloads import Payloads
 
 FREED_BYTES = RESULT_CREDIT // 4
 """So many are reported although no outcome is released."""
@@ -32,6 +35,10 @@ class LongResult(bytes):
 
     hold: _Hold
 
+    def let_go(self) -> None:
+        """It does not count as held any more, although it is there."""
+        del self.hold
+
 
 class HeldResults:
     """Counts the bytes of long results that are let go of."""
@@ -40,13 +47,14 @@ class HeldResults:
         self._freed: deque[int] = deque()
         self._bytes = 0
 
-    def hold(self, results: Sequence[bytes], lengths: Sequence[int]) -> Sequence[bytes]:
-        """These results; long ones are such that their end is noticed."""
-        if max(lengths, default=0) <= INLINE_LIMIT:
-            return results
-        return [self._held(result) if len(result) > INLINE_LIMIT else result for result in results]
+    def hold(self, done: Done) -> Done:
+        """The message with long results whose end is noticed."""
+        if max(done.results.lengths, default=0) <= INLINE_LIMIT:
+            return done
+        results = [self._held(part) if len(part) > INLINE_LIMIT else bytes(part) for part in done.results.views()]
+        return replace(done, results=Payloads(results))
 
-    def _held(self, result: bytes) -> LongResult:
+    def _held(self, result: bytes | memoryview) -> LongResult:
         held = LongResult(result)
         held.hold = _Hold(self._freed, len(result))
         return held

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import field
 from typing import Any, Final, Protocol
 
+from scaler_client.core.held_results import LongResult
 from scaler_client.objects.handles import ResultOrigin, object_bytes, stored_positions, true_size
 from scaler_protocol.errors import ObjectNotFoundError, ScalerError, StorageLostError, describe, restore
 from scaler_protocol.lazy_dataclass import dataclass
@@ -140,6 +141,8 @@ class CallBlock:
     """Bytes of the arguments of one task, here or in object storage (average)."""
     stored: bool = field(init=False)
     missing: int = field(init=False)
+    is_long: bool = field(init=False, default=False)
+    """Whether results are long."""
     results: list[bytes] = field(init=False)
     failures: list[tuple[int, int, bytes]] = field(init=False, default_factory=list)
     """Position, status, payload."""
@@ -179,6 +182,9 @@ class CallBlock:
         """Note an outcome; True if `changed` is to be called."""
         position = task - self.first
         self.results[position] = payload
+        if type(payload) is LongResult:
+            payload.let_go()
+            self.is_long = True
         if self.stored:
             self.calls[position] = b""  # lets go of its object
         if self.needs:

@@ -20,7 +20,7 @@ from typing import Final
 from scaler_protocol.handshake import INLINE_LIMIT, RESULT_CREDIT
 from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_protocol.result_sizes import LARGEST_CLASS, class_of, limit_of
-from scaler_scheduler.core.records import AgentRecord, FunctionRecord, SessionRecord, TaskRecord
+from scaler_scheduler.core.records import AgentRecord, FunctionRecord, GroupRecord, SessionRecord, TaskRecord
 
 MOST_BYTES: Final = 16 * RESULT_CREDIT
 """So much is granted, under way and held of all clients."""
@@ -42,6 +42,14 @@ class LongResults:
         size_class = class_of(int.from_bytes(reference[OBJECT_ID_BYTES:], "little"))
         if function.result_size < size_class <= LARGEST_CLASS:
             function.result_size, self._expected = size_class, True
+
+    def room(self, group: GroupRecord) -> int | None:
+        """For how many runs of this group there is credit; None if their results are short, or the client has none."""
+        size_class, session = group.function.result_size, group.session
+        if not size_class or not session.result_credit:
+            return None
+        left = min(session.result_credit - session.result_bytes, MOST_BYTES - self._bytes)
+        return max(0, left) // limit_of(size_class)
 
     def grant(self, agent: AgentRecord, tasks: Sequence[TaskRecord]) -> list[int]:
         """The classes of results that these runs, which are about to be sent, may return by message; empty: all 0."""
