@@ -73,12 +73,27 @@ def test_what_a_function_returns_is_granted_to_its_next_runs_as_far_as_the_credi
     assert given(driver, agent)[1] == [2, 2, 0], "the other half"
 
 
-def test_tasks_beyond_the_credit_wait_for_it_but_for_some_that_keep_workers_busy(driver: SchedulerDriver) -> None:
-    client, agent = driver.client(result_credit=CREDIT), driver.agent(workers=1)
+def warm_up(driver: SchedulerDriver, client: bytes, agent: bytes) -> None:
+    """So many short runs of the function that much is dispatched ahead."""
     driver.submit(client, 40)
-    while runs := given(driver, agent)[0]:  # until much is dispatched ahead
+    while runs := given(driver, agent)[0]:
         reference = Reference(b"o" * 16, SIZE).pack()
         driver.done(agent, runs, result=reference, stored=range(len(runs)), seconds=1e-5)
+
+
+def test_tasks_of_others_do_not_wait_behind_those_that_wait_for_credit(driver: SchedulerDriver) -> None:
+    other, client, agent = driver.client(b"other"), driver.client(result_credit=CREDIT), driver.agent(workers=1)
+    warm_up(driver, other, agent)
+    driver.submit(client, 20)
+    runs, _ = given(driver, agent)
+    tasks = driver.submit(other, 20)
+    driver.done(agent, runs, result=LONG, seconds=1e-5)
+    assert given(driver, agent)[0].keys() >= set(tasks), "they come after those of the client that was served less"
+
+
+def test_tasks_beyond_the_credit_wait_for_it_but_for_some_that_keep_workers_busy(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(result_credit=CREDIT), driver.agent(workers=1)
+    warm_up(driver, client, agent)
     driver.submit(client, 20)
     runs, classes = given(driver, agent)
     assert classes == [2, 2, 2, 2]

@@ -50,7 +50,8 @@ REBALANCE_SECONDS = 0.01
 """Interval between comparisons of the agents' loads, of which each may look at COMPARED_AGENTS."""
 COMPARED_AGENTS = 500
 WITHOUT_GRANT = 4
-"""So many tasks per worker are dispatched although the client has no credit for their long results."""
+"""So many tasks per worker are dispatched although the client has no credit for their long results; all if others wait,
+whose turn would never come."""
 AHEAD_RUNS = 8
 """Agents with so many runs per worker are sent no nodes ahead of their inputs: they have work while these travel, and
 another agent may get the nodes."""
@@ -326,12 +327,12 @@ class Dispatch:
             most, idle = min(most, left), min(idle, left)
         if most <= 0:
             return max(0, idle)
+        horizon = self._state.config.horizon_seconds
         group = lane.first.group
-        if (credit := self._state.long_results.room(group)) is not None:
+        seconds = group.function.seconds
+        if lane.size >= self._state.waiting.count and (credit := self._state.long_results.room(group)) is not None:
             planned = active - agent.active
             most = min(most, max(credit - planned, WITHOUT_GRANT * agent.workers - active, 0))
-        horizon = self._state.config.horizon_seconds
-        seconds = group.function.seconds
         newest = next(reversed(agent.runs.values()), None)
         # What the agent has been given counts, too: otherwise tasks that others went before would find no room.
         durations = (seconds, newest.group.function.seconds if newest is not None else None)
