@@ -328,11 +328,10 @@ class Dispatch:
         if most <= 0:
             return max(0, idle)
         horizon = self._state.config.horizon_seconds
-        group = lane.first.group
-        seconds = group.function.seconds
-        if lane.size >= self._state.waiting.count and (credit := self._state.long_results.room(group)) is not None:
+        seconds = lane.first.group.function.seconds
+        if (granted := self._granted(agent, lane)) is not None:
             planned = active - agent.active
-            most = min(most, max(credit - planned, WITHOUT_GRANT * agent.workers - active, 0))
+            most = min(most, max(granted - planned, WITHOUT_GRANT * agent.workers - active, 0))
         newest = next(reversed(agent.runs.values()), None)
         # What the agent has been given counts, too: otherwise tasks that others went before would find no room.
         durations = (seconds, newest.group.function.seconds if newest is not None else None)
@@ -341,6 +340,12 @@ class Dispatch:
         if budget <= 0:
             return max(0, idle)
         return min(most, max(idle, math.ceil(budget / max(_SHORTEST_SECONDS, horizon if seconds is None else seconds))))
+
+    def _granted(self, agent: AgentRecord, lane: LaneRecord) -> int | None:
+        """How many tasks of this lane would be granted long results; None if that does not limit what is dispatched."""
+        if self._state.recorder is not None or agent.relay_incarnation or lane.size < self._state.waiting.count:
+            return None
+        return self._state.long_results.room(lane.first.group)
 
     def _add_load(self, agent: AgentRecord, tasks: Sequence[TaskRecord]) -> None:
         """Count what these tasks, which are of one root session, will take of the agent, and of the session's share."""
