@@ -91,6 +91,17 @@ def test_tasks_of_others_do_not_wait_behind_those_that_wait_for_credit(driver: S
     assert given(driver, agent)[0].keys() >= set(tasks), "they come after those of the client that was served less"
 
 
+def test_tasks_of_a_function_whose_results_are_mostly_short_do_not_wait_for_credit(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(result_credit=CREDIT), driver.agent(workers=1)
+    warm_up(driver, client, agent)
+    for _ in range(4):
+        driver.submit(client, 20)
+        while runs := given(driver, agent)[0]:
+            driver.done(agent, runs, seconds=1e-5)
+    driver.submit(client, 20)
+    assert len(given(driver, agent)[0]) == 20
+
+
 def test_tasks_beyond_the_credit_wait_for_it_but_for_some_that_keep_workers_busy(driver: SchedulerDriver) -> None:
     client, agent = driver.client(result_credit=CREDIT), driver.agent(workers=1)
     warm_up(driver, client, agent)

@@ -77,7 +77,7 @@ class Completion:
         Raises ProtocolError, without any change, for a run that belongs to another task.
         """
         records, long_results = take_runs(agent, report), self._state.long_results
-        long_results.over(report.runs)
+        long_results.ended(report)
         for position in report.stored:
             self._state.locality.add_location(report.results[position], agent.host)
             if (record := records[position]) is not None:

@@ -18,9 +18,17 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from scaler_protocol.handshake import INLINE_LIMIT, RESULT_CREDIT
+from scaler_protocol.messages import Done
 from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_protocol.result_sizes import LARGEST_CLASS, class_of, limit_of
-from scaler_scheduler.core.records import AgentRecord, FunctionRecord, GroupRecord, SessionRecord, TaskRecord
+from scaler_scheduler.core.records import (
+    SMOOTHING,
+    AgentRecord,
+    FunctionRecord,
+    GroupRecord,
+    SessionRecord,
+    TaskRecord,
+)
 
 MOST_BYTES: Final = 16 * RESULT_CREDIT
 """So much is granted, under way and held of all clients."""
@@ -30,7 +38,7 @@ class LongResults:
     """What is granted to runs, and what clients hold."""
 
     def __init__(self) -> None:
-        self._granted: dict[int, tuple[SessionRecord, int]] = {}
+        self._granted: dict[int, tuple[SessionRecord, int, FunctionRecord]] = {}
         """By run."""
         self._bytes = 0
         """Of all sessions."""
@@ -41,12 +49,12 @@ class LongResults:
         """A call of the function has returned a result that is in object storage."""
         size_class = class_of(int.from_bytes(reference[OBJECT_ID_BYTES:], "little"))
         if function.result_size < size_class <= LARGEST_CLASS:
-            function.result_size, self._expected = size_class, True
+            function.result_size, function.long_share, self._expected = size_class, 1.0, True
 
     def room(self, group: GroupRecord) -> int | None:
-        """For how many runs of this group there is credit; None if their results are short, or the client has none."""
+        """For how many runs of this group there is credit; None if most results are short, or the client has none."""
         size_class, session = group.function.result_size, group.session
-        if not size_class or not session.result_credit:
+        if not size_class or group.function.long_share < 0.5 or not session.result_credit:
             return None
         left = min(session.result_credit - session.result_bytes, MOST_BYTES - self._bytes)
         return max(0, left) // limit_of(size_class)
@@ -66,15 +74,25 @@ class LongResults:
         if session.result_bytes + size > session.result_credit or self._bytes + size > MOST_BYTES:
             return 0
         self._count(session, size)
-        self._granted[task.run] = session, size
+        self._granted[task.run] = session, size, task.group.function
         return size_class
 
+    def ended(self, report: Done) -> None:
+        """The runs of this report have ended."""
+        if self._granted:
+            stored = set(report.stored)
+            for position, (run, size) in enumerate(zip(report.runs, report.results.lengths, strict=True)):
+                if (granted := self._granted.get(run)) is not None:
+                    function, is_long = granted[-1], size > INLINE_LIMIT or position in stored
+                    function.long_share += SMOOTHING * (is_long - function.long_share)
+            self.over(report.runs)
+
     def over(self, runs: Iterable[int]) -> None:
-        """These runs have ended, or are at no agent any more."""
+        """These runs are at no agent any more."""
         if self._granted:
             for run in runs:
                 if (granted := self._granted.pop(run, None)) is not None:
-                    session, size = granted
+                    session, size, _ = granted
                     self.freed(session, size)
 
     def sent(self, session: SessionRecord, sizes: Sequence[int]) -> None:

@@ -478,6 +478,8 @@ class FunctionRecord(_Referable):
     run_seconds: float = 0.0
     result_size: int = 0
     """The greatest class of its results that were in object storage, of those of `scaler_protocol.result_sizes`."""
+    long_share: float = 0.0
+    """How many of its last results were long, of those that were granted to be."""
     asking: set[bytes] = field(default_factory=set)
     """Identities of agents that wait for the bytes."""
     sessions: set[int] = field(default_factory=set)
