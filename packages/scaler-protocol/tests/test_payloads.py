@@ -22,6 +22,14 @@ def test_parts_to_frame_and_back(parts: list[bytes]) -> None:
         assert all(type(part) is bytes for part in cut)
 
 
+@given(PARTS)
+def test_views_are_the_parts(parts: list[bytes]) -> None:
+    column = Payloads(parts)
+    for frame in (column.frame, memoryview(column.frame)):
+        assert list(Payloads.cut(frame, column.lengths).views()) == parts
+    assert list(column.views()) == parts
+
+
 def test_what_passes_through_is_not_touched() -> None:
     frame, lengths = b"abcd", [1, 3]
     column = Payloads.cut(frame, lengths)

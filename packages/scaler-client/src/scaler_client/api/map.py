@@ -215,20 +215,17 @@ def _pieces(calls: Sequence[bytes], needs: Mapping[int, Sequence[Dependency]]) -
 
 def _load(block: CallBlock, timeout_seconds: float) -> list[Any]:
     """The results of a block that has ended; failures are among them where they have not ended the map."""
-    load, found = block._group.load, block.results
-    block.results = []
+    found, block.results = block.results, []
     if not block.failures:
-        return _load_values(load, found, timeout_seconds, together=not block.is_long)
+        return _load_values(block, found, timeout_seconds)
     failures = {position: (status, payload) for position, status, payload in block.failures}
-    found_values = [each for at, each in enumerate(found) if at not in failures]
-    values = iter(_load_values(load, found_values, timeout_seconds, together=not block.is_long))
+    values = iter(_load_values(block, [each for at, each in enumerate(found) if at not in failures], timeout_seconds))
     return [_failure(*failures[at], timeout_seconds)[0] if at in failures else next(values) for at in range(len(found))]
 
 
-def _load_values(
-    load: Callable[[bytes], Any], results: list[bytes], timeout_seconds: float, *, together: bool
-) -> list[Any]:
-    if not together or stored_positions(results):
+def _load_values(block: CallBlock, results: list[bytes], timeout_seconds: float) -> list[Any]:
+    load = block._group.load
+    if block.is_long or stored_positions(results):
         return _load_long(load, results, timeout_seconds)
     try:
         return [load(payload) for payload in results]

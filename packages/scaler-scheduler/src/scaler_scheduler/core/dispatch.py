@@ -50,8 +50,8 @@ REBALANCE_SECONDS = 0.01
 """Interval between comparisons of the agents' loads, of which each may look at COMPARED_AGENTS."""
 COMPARED_AGENTS = 500
 WITHOUT_GRANT = 4
-"""So many tasks per worker are dispatched although the client has no credit for their long results; all if others wait,
-whose turn would never come."""
+"""So many tasks per worker are dispatched although the client has no credit for their long results: enough to keep
+workers busy, few enough that the next ones may find credit."""
 AHEAD_RUNS = 8
 """Agents with so many runs per worker are sent no nodes ahead of their inputs: they have work while these travel, and
 another agent may get the nodes."""
@@ -342,7 +342,10 @@ class Dispatch:
         return min(most, max(idle, math.ceil(budget / max(_SHORTEST_SECONDS, horizon if seconds is None else seconds))))
 
     def _granted(self, agent: AgentRecord, lane: LaneRecord) -> int | None:
-        """How many tasks of this lane would be granted long results; None if that does not limit what is dispatched."""
+        """How many tasks of this lane would be granted long results; None if that does not limit what is dispatched.
+
+        It does not where no grants are made, nor while other lanes have tasks, which would wait behind this one.
+        """
         if self._state.recorder is not None or agent.relay_incarnation or lane.size < self._state.waiting.count:
             return None
         return self._state.long_results.room(lane.first.group)

@@ -7,6 +7,9 @@ granted, under way and held fits into the credit; its worker puts every larger r
 with its run; from then on the result counts until the client says that it has let go of it. So a client that reads
 nothing is sent its credit, and references after that. All clients together have MOST_BYTES.
 
+Of a function whose results are mostly long, tasks beyond the credit are dispatched a few at a time
+(`scaler_scheduler.core.dispatch`): they may be granted when the client has let go of earlier results.
+
 Without a credit nothing is granted: sessions that outlive their clients, nested ones, and clients that do not know of
 it. With a journal nothing is, because the bytes would be written to its disk, and to relays nothing is, because they
 make runs of their own.

@@ -479,7 +479,7 @@ class FunctionRecord(_Referable):
     result_size: int = 0
     """The greatest class of its results that were in object storage, of those of `scaler_protocol.result_sizes`."""
     long_share: float = 0.0
-    """How many of its last results were long, of those that were granted to be."""
+    """The share of long results among those of its latest runs that were granted one: a running mean, 0 to 1."""
     asking: set[bytes] = field(default_factory=set)
     """Identities of agents that wait for the bytes."""
     sessions: set[int] = field(default_factory=set)
