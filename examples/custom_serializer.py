@@ -13,6 +13,7 @@ from typing import Any
 
 import cloudpickle
 import pandas as pd
+import pyarrow as pa
 
 from scaler import Client, SchedulerClusterCombo, Serializer
 
@@ -44,7 +45,8 @@ class FrameSerializer(Serializer):
         """By the tag. A slice of bytes is bytes, while payload[0] would be a number and equal to no tag."""
         tag, body = Tag(payload[:1]), payload[1:]
         if tag is Tag.FRAME:
-            return pd.read_parquet(BytesIO(body))
+            # pyarrow may abort the program while Python ends if it has read Parquet from an object of Python.
+            return pd.read_parquet(pa.BufferReader(body))
         if tag is Tag.INTEGER:
             return struct.unpack("I", body)[0]
         return cloudpickle.loads(body)

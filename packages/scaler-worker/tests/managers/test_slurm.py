@@ -98,15 +98,20 @@ def test_the_script_of_a_job_becomes_the_agent_of_its_unit() -> None:
     assert (done.stdout, done.stderr) == ("hello\ngrid-a-20 tcp://head:2345 --num-of-workers 4\n", "")
 
 
+def _seconds(number: int) -> str:
+    """A setup after which the shell has run for so long, for ever: an unset SECONDS is an ordinary variable."""
+    return f"unset SECONDS; SECONDS={number}"
+
+
 def test_an_agent_knows_when_slurm_ends_its_job() -> None:
-    given = options("--worker-command", SHOW, "--time-limit", "2", "--setup", "SECONDS=30  # as after a slow start")
+    given = options("--worker-command", SHOW, "--time-limit", "2", "--setup", _seconds(30))
     assert run_script(given, 0).stdout == "grid-a-17 tcp://head:2345 --num-of-workers 1 --time-limit-seconds 88\n"
     assert not any(word.startswith("--signal") for word in sbatch_words(given, UnitRange("grid-a", 1, 1)))
 
 
 @pytest.mark.parametrize(("limit", "seconds"), [("2", 118), ("14-00:00:00", 14 * 86400 - 2)])
 def test_a_long_time_limit_is_a_whole_number_of_seconds(limit: str, seconds: int) -> None:
-    given = options("--worker-command", SHOW, "--time-limit", limit, "--setup", "SECONDS=0")
+    given = options("--worker-command", SHOW, "--time-limit", limit, "--setup", _seconds(0))
     assert run_script(given, 0).stdout.endswith(f" --time-limit-seconds {seconds}\n")
 
 
