@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from scaler_client.objects.rebuild import RebuildSource
+from scaler_io.finalizers import when_collected
 from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.objects import Reference
@@ -84,7 +84,7 @@ class StoredObject:
         """How to make it again if it is the result of a task."""
         self._put_callbacks: list[Callable[[ScalerError | None], object]] = []
         # Not __del__: while that runs, other threads still get the object from weak references, as in ArgumentCache.
-        weakref.finalize(self, _free, backend, reference).atexit = False
+        when_collected(self, _free, backend, reference)
 
     def set_source(self, source: RebuildSource | None) -> None:
         """Rebuild it from this, unless there is a source that is still alive."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from scaler_io import descriptors
+from scaler_io.finalizers import when_collected
 from scaler_protocol.messages import MESSAGE_IDS
 from scaler_protocol.storage import UnpinObjects
 
@@ -43,7 +44,7 @@ class Mappings:
     def keep(self, name: bytes, mapping: mmap.mmap, pin: int) -> mmap.mmap:
         """Keep the pin of a new mapping; returns the mapping to use."""
         self._held.add(pin)
-        weakref.finalize(mapping, self.give_back, pin).atexit = False
+        when_collected(mapping, self.give_back, pin)
         return self.share(name, mapping)
 
     def share(self, name: bytes, mapping: mmap.mmap) -> mmap.mmap:
