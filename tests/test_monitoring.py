@@ -19,6 +19,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -466,16 +467,21 @@ def test_a_signal_ends_top_and_leaves_the_terminal_as_it_was(terminal: Screen, n
 def test_a_signal_ends_top_although_its_terminal_takes_no_output(monitor: Address) -> None:
     ours, theirs = pty.openpty()
     with subprocess.Popen([PROGRAMS / "scaler_top", str(monitor)], stdin=theirs, stdout=theirs, stderr=theirs) as top:
+        wait_until(lambda: unread_bytes(ours) > 1000, "the screen")
+        fill(theirs)
         os.close(theirs)
-        deadline = time.monotonic() + SECONDS
-        before = -1
-        while (unread := unread_bytes(ours)) < 1000 or unread > before:  # until it is full
-            assert time.monotonic() < deadline
-            before = unread
-            time.sleep(1.5)  # it writes once a second
         top.terminate()
         assert top.wait(SECONDS) == -signal.SIGALRM
     os.close(ours)
+
+
+def fill(terminal: int) -> None:
+    """Write until the terminal takes no more. It is opened again, so that the writes of others stay blocking."""
+    descriptor = os.open(os.ttyname(terminal), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(descriptor, b"x" * 1000)
+    os.close(descriptor)
 
 
 def test_top_ends_with_its_terminal_although_no_signal_says_so(monitor: Address) -> None:

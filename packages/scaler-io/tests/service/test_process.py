@@ -407,6 +407,33 @@ def test_signal_that_another_thread_received_wakes_the_loop(kind: str, start: St
     program.ends(0)
 
 
+@both_loops
+@both_signals
+def test_signal_while_the_loop_is_closed_keeps_the_exit_code(number: int, kind: str, start: Start) -> None:
+    program = start(
+        """
+        import asyncio, os, sys
+        from scaler_io.service.event_loops import run
+        from scaler_io.service.process import main_guard, terminate_on_signals
+        class Finalized:
+            def __del__(self):
+                os.kill(os.getpid(), int(sys.argv[1]))
+        async def serve():
+            terminate_on_signals(asyncio.get_running_loop(), lambda: None)
+            return 3
+        def main():
+            code = run(serve, sys.argv[2])
+            Finalized()
+            print("left", flush=True)
+            return code
+        sys.exit(main_guard("program", main))
+        """,
+        str(int(number)),
+        kind,
+    )
+    program.ends(3, "left\n")
+
+
 @both_signals
 def test_signal_after_the_main_function_keeps_the_exit_code(number: int, start: Start) -> None:
     program = start("""

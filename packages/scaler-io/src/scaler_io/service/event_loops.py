@@ -7,6 +7,7 @@ import gc
 import logging
 import sys
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from scaler_io.service.options import EVENT_LOOP_KIND, Option
@@ -38,6 +39,7 @@ def run(main: Callable[[], Coroutine[Any, Any, T]], kind: str = "builtin") -> T:
         from scaler_io.service.process import hold_signals
 
         hold_signals()
+        main = partial(_recording_signals, main)
     if sys.implementation.name != "cpython":
         return runner(main())
     thresholds = gc.get_threshold()
@@ -48,6 +50,15 @@ def run(main: Callable[[], Coroutine[Any, Any, T]], kind: str = "builtin") -> T:
         return runner(main())
     finally:
         gc.set_threshold(*thresholds)
+
+
+async def _recording_signals(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    from scaler_io.service.process import record_signals
+
+    try:
+        return await main()
+    finally:
+        record_signals(asyncio.get_running_loop())
 
 
 def _uvloop_run() -> Callable[[Coroutine[Any, Any, T]], T]:

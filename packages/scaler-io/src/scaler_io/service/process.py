@@ -4,12 +4,12 @@ Signals. A program's entry point calls `main_guard` before any slow import. From
 SIGINT and SIGTERM raise SystemExit(0), so that a signal during imports, name look-ups or binds unwinds the program
 without a traceback. An event loop that is partly made cannot be unwound without one: from `hold_signals` on the first
 signal is only recorded. The main coroutine begins with `terminate_on_signals`: from then on the first signal calls
-`stop`; if one was recorded before, or swallowed by a library, `stop` is called at once. After the main function a
-signal ends the process immediately. A second signal ends the process immediately, at any time, unless the program has
-asked to hear of it: then the third one does. SIGHUP, unless nohup has it ignored, is SIGTERM, and SIGUSR1, by which a
-scheduler is asked for a dump, ends no other program. The program that starts this
-one may have blocked these signals, which is inherited: `main_guard` unblocks them, and SIGCHLD, which tells a template
-of the ends of workers.
+`stop`; if one was recorded before, or swallowed by a library, `stop` is called at once. After the main coroutine a
+first signal is only recorded, and after the main function a signal ends the process immediately. A second signal ends
+the process immediately, at any time, unless the program has asked to hear of it: then the third one does. SIGHUP,
+unless nohup has it ignored, is SIGTERM, and SIGUSR1, by which a scheduler is asked for a dump, ends no other program.
+The program that starts this one may have blocked these signals, which is inherited: `main_guard` unblocks them, and
+SIGCHLD, which tells a template of the ends of workers.
 
 Limits. Before the interpreter reaches the entry point SIGTERM kills the process and SIGINT may print a traceback. A
 signal just before a blocking system call is noticed when the call returns, so calls before the loop runs have timeouts.
@@ -142,6 +142,18 @@ def terminate_on_signals(
         loop.call_soon(stop)
 
 
+def record_signals(loop: asyncio.AbstractEventLoop) -> None:
+    """Call this when the main coroutine has ended: a first signal is only recorded, a second one ends the process.
+
+    The loop, which is closed next, would restore Python's own handlers.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    for number in STOP_SIGNALS:
+        if loop.remove_signal_handler(number):
+            signal.signal(number, _on_held_signal)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
 def ending(
     parent_pid: int | None,
     on_terminate: Callable[[], None] | None = None,
@@ -238,7 +250,7 @@ def main_guard(program: str, function: Callable[[], int | None]) -> int:
             code = exit_code
             _report(program, error)
     finally:
-        # The loop restored Python's own handlers; from here on a signal ends the process.
+        # From here on a signal ends the process.
         for number in STOP_SIGNALS:
             signal.signal(number, lambda number, frame: os._exit(code))
     if "threading" in sys.modules and any(thread.daemon for thread in sys.modules["threading"].enumerate()):
