@@ -109,7 +109,8 @@ def test_strangers_with_halves_of_long_messages_are_cut_off(services: Services, 
     with contextlib.ExitStack() as stack:
         attackers = [stack.enter_context(Attacker(services.port + offset)) for _ in range(50)]
         for attacker in attackers:
-            attacker.send_bytes(b"\x02" + (15 * MEGABYTE).to_bytes(8, "big"))
+            with contextlib.suppress(OSError):  # a stranger that has said nothing for some seconds is cut off before
+                attacker.send_bytes(b"\x02" + (15 * MEGABYTE).to_bytes(8, "big"))
             attacker.is_cut_off(FRAME, 14, growth)
             assert len(client.submit(bytes, MEGABYTE).result(SECONDS)) == MEGABYTE
         assert all(attacker.is_closed() for attacker in attackers)
