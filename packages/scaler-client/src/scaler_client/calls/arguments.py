@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from scaler_client.futures.argument_refs import Collector
 from scaler_client.futures.waiters import FutureOwner
 from scaler_client.objects.handles import StoredObject, StoredPayload
-from scaler_client.objects.kept_values import KeptValue, KeptValues
+from scaler_client.objects.kept_values import KeptValues
 from scaler_client.objects.rebuild import (
     CHECKSUM_BYTES,
     CheckedCopy,
@@ -76,7 +76,6 @@ class ArgumentCache:
         self._losses = storage.losses
         self._mutable: dict[int, _MutableEntry] = {}
         self._kept = KeptValues()
-        self._immutable: dict[int, tuple[KeptValue, weakref.ref[StoredObject]]] = {}
         self._by_content: weakref.WeakValueDictionary[bytes, StoredObject] = weakref.WeakValueDictionary()
 
     def knows(self, value: Any) -> bool:
@@ -147,8 +146,9 @@ class ArgumentCache:
 
     def clear(self) -> None:
         """Forget all arguments."""
-        for known in (self._mutable, self._immutable, self._by_content):
-            known.clear()
+        self._mutable.clear()
+        self._by_content.clear()
+        self._kept.forget_objects()
 
     def _drop_after_loss(self) -> None:
         if self._losses != self._storage.losses:
@@ -160,19 +160,15 @@ class ArgumentCache:
         return entry if entry is not None and entry.value() is value else None
 
     def _find_immutable(self, value: Any) -> StoredPayload | None:
-        if (entry := self._immutable.get(id(value))) is None or entry[0].value is not value:
-            return None
-        stored = entry[1]()
+        stored = self._kept.find(value)
         return StoredPayload.of(stored) if stored is not None and stored.error is None else None
 
     def _remember(self, value: Any, found: bytes, handle: StoredPayload) -> None:
-        key, stored = id(value), handle.object
         if type(value) in (bytes, str):
-            kept = self._kept.keep(value, handle.size)
-            self._immutable[key] = kept, weakref.ref(stored, _forgetter(self._immutable, key))
-            stored.set_source(kept.source(pickles.dump, found))
+            self._kept.keep(value, handle.object, pickles.dump, found)
             return
-        stored.set_source(weak_source(value, pickles.dump, found))
+        handle.object.set_source(weak_source(value, pickles.dump, found))
+        key = id(value)
         with contextlib.suppress(TypeError):  # without a weak reference its id may be reused unnoticed
             self._mutable[key] = _MutableEntry(weakref.ref(value, _forgetter(self._mutable, key)), found, handle)
 

@@ -26,7 +26,7 @@ from scaler_protocol.objects import OBJECT_ID_BYTES, SHARED_BYTES, Reference, ne
 
 _LOG = logging.getLogger("scaler")
 
-COPIES_LIMIT_BYTES = 32 * 1024 * 1024
+COPIES_LIMIT_BYTES = 16 * 1024 * 1024
 """Bytes of copies of small objects (below SHARED_BYTES each) that are kept in case the server loses them."""
 UNCONFIRMED_BYTES = COPIES_LIMIT_BYTES
 """Bytes of objects that storage has not confirmed, beyond which a put waits: their bytes are the copies kept anyway."""
