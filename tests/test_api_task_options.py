@@ -108,8 +108,8 @@ def test_a_task_timeout_stops_the_task(client: Client, gate: Gate) -> None:
 
 
 def test_a_task_timeout_counts_from_the_start_of_the_run(single_client: Client) -> None:
-    long = single_client.submit(time.sleep, 0.6)
-    behind = single_client.submit_verbose(square, (3,), {}, task_timeout_seconds=0.3)
+    long = single_client.submit(time.sleep, 2.0)
+    behind = single_client.submit_verbose(square, (3,), {}, task_timeout_seconds=1.5)
     assert behind.result(SECONDS) == 9 and long.result(SECONDS) is None
 
 
