@@ -121,7 +121,7 @@ def test_a_host_stands_still_for_longer_than_its_silence_is_borne(tmp_path: Path
             flight = Flight(client, tmp_path)
             flight.wait_for(TASKS // 5)
             with stopped(frozen.pid):
-                wait_until(lambda: f"{frozen.pid} is gone" in services.scheduler.said(), "the silence is noticed", 8)
+                wait_until(lambda: f"{frozen.pid} is gone" in services.scheduler.said(), "the silence is noticed")
                 if others:
                     flight.land()
             flight.land()
