@@ -39,7 +39,7 @@ def main() -> None:
             print(f"{type(error).__name__}: {error}")
 
         # Higher goes first, as soon as the one worker is free.
-        client.submit(time.sleep, 0.2)
+        client.submit(time.sleep, 1)
         futures = [
             client.submit_verbose(sleep_and_tell, (0.01, f"priority {priority}"), {}, priority=priority)
             for priority in (-1, 0, 7)

@@ -15,7 +15,6 @@ import pytest
 
 from scaler import Client
 from scaler_launch.supervisor import RESTARTS
-from support.faults import parent_of
 from support.gates import SECONDS
 from support.processes import PROGRAMS, Terminal, Watched, children, command_line, descendants, free_ports, taken_port
 from support.waiting import wait_until
@@ -194,7 +193,7 @@ def test_a_process_that_a_task_has_detached_does_not_hold_the_launcher_up(tmp_pa
         running.read_until("the workers runs")
         with Client(running.address) as client:
             pid = client.submit(detach).result(SECONDS)
-        [agent] = [pid for pid in descendants(running.pid) if parent_of(pid) == running.pid and is_agent(pid)]
+        [agent] = [pid for pid in children(running.pid) if is_agent(pid)]
         try:
             os.kill(agent, signal.SIGKILL)  # the detached process still has its pipe
             running.read_until("the workers runs again")

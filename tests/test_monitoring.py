@@ -19,6 +19,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from contextlib import suppress
 from pathlib import Path
 
@@ -184,8 +185,11 @@ def test_top_once_as_json(monitor: Address, watched: LocalCluster, user: Client)
     assert "task_manager" in printed("scaler_top", monitor, "--once")
 
 
-def test_status_and_top_name_what_is_wrong_first(watched: LocalCluster, monitor: Address, user: Client) -> None:
+def test_status_and_top_name_what_is_wrong_first(
+    watched: LocalCluster, monitor: Address, listening: Listening, user: Client
+) -> None:
     lonely = user.submit_verbose(math.sqrt, (4,), {}, capabilities={"tpu": 1})
+    listening.wait_for(lambda model: model.tasks.find(lonely.task_id) is not None, SECONDS)
     done = subprocess.run(
         [PROGRAMS / "scaler", "status", watched.address], capture_output=True, text=True, timeout=SECONDS, check=False
     )
@@ -206,8 +210,9 @@ def test_object_storage_that_stands_still_for_a_while_answers_late(watched: Loca
     assert "Object storage answers late: after " in sentence(findings(listening.model, listening.now))
 
 
-def test_why_a_task_waits_runs_and_ended(monitor: Address, user: Client, gate: Gate) -> None:
+def test_why_a_task_waits_runs_and_ended(monitor: Address, listening: Listening, user: Client, gate: Gate) -> None:
     lonely = user.submit_verbose(math.sqrt, (4,), {}, capabilities={"gpu": 1})
+    listening.wait_for(lambda model: model.tasks.find(lonely.task_id) is not None, SECONDS)
     assert printed("scaler_why", monitor, f"{lonely.task_id:x}") == "it waits: no worker offers gpu=1\n"
     lonely.cancel()
     running = [user.submit(wait_at, gate.port, number) for number in range(2)]
@@ -215,6 +220,7 @@ def test_why_a_task_waits_runs_and_ended(monitor: Address, user: Client, gate: G
     said = printed("scaler_why", monitor, f"{running[0].task_id:x}")
     assert said.startswith(("it runs on Worker", "it is queued on "))
     last = [user.submit(math.sqrt, number) for number in range(8)][-1]
+    listening.wait_for(lambda model: model.tasks.find(last.task_id) is not None, SECONDS)
     said = printed("scaler_why", monitor, f"{last.task_id:x}")
     found = re.fullmatch(r"it waits behind (\d) tasks of priority 0; 2 workers have (\d) tasks\n", said)
     assert found and int(found[1]) + int(found[2]) == 2 + 7, said
@@ -346,6 +352,7 @@ def test_orders_of_an_operator(tmp_path: Path, gate: Gate) -> None:
         texts = [event.text for event in listening.model.events]
         said = sorted(text for text in texts if text.endswith("cancelled it"))
         assert said == ["ann (scaler_ui) cancelled it", "bob (scaler_ui) cancelled it"]
+        assert not wait([waiting[0], running[0]], SECONDS).not_done  # the client hears of it by a way of its own
         assert waiting[0].cancelled() and running[0].cancelled()
         gate.arrive().let_go()  # the next one, in the place of the one that was stopped
         assert waiting[1].result() == 3
@@ -468,20 +475,11 @@ def test_a_signal_ends_top_although_its_terminal_takes_no_output(monitor: Addres
     ours, theirs = pty.openpty()
     with subprocess.Popen([PROGRAMS / "scaler_top", str(monitor)], stdin=theirs, stdout=theirs, stderr=theirs) as top:
         wait_until(lambda: unread_bytes(ours) > 1000, "the screen")
-        fill(theirs)
+        fill(os.ttyname(theirs))
         os.close(theirs)
         top.terminate()
         assert top.wait(SECONDS) == -signal.SIGALRM
     os.close(ours)
-
-
-def fill(terminal: int) -> None:
-    """Write until the terminal takes no more. It is opened again, so that the writes of others stay blocking."""
-    descriptor = os.open(os.ttyname(terminal), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
-    with suppress(BlockingIOError):
-        while True:
-            os.write(descriptor, b"x" * 1000)
-    os.close(descriptor)
 
 
 def test_top_ends_with_its_terminal_although_no_signal_says_so(monitor: Address) -> None:
@@ -491,6 +489,15 @@ def test_top_ends_with_its_terminal_although_no_signal_says_so(monitor: Address)
         wait_until(lambda: unread_bytes(ours) > 1000, "the screen")
         os.close(ours)
         assert top.wait(SECONDS) in (0, -signal.SIGALRM)
+
+
+def fill(terminal: str) -> None:
+    """Write to a terminal until it takes nothing more."""
+    descriptor = os.open(terminal, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
+    while select.select([], [descriptor], [], 1.0)[1]:  # the kernel moves on what was written when it has time
+        with suppress(BlockingIOError):
+            os.write(descriptor, b"x" * 4096)
+    os.close(descriptor)
 
 
 def unread_bytes(descriptor: int) -> int:

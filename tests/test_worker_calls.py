@@ -67,8 +67,8 @@ def test_a_busy_worker_runs_the_call_when_its_task_has_ended(
     arrival = gate.arrive()
     behind = [single_client.submit(time.sleep, 0) for _ in range(5)]
     with pytest.raises(TimeoutError, match="did not end the call within"):
-        single_client.restart_workers(timeout=0.2)
-    late = single_client.run(abs, -1, timeout=0.2)  # the agent has heard then that the restart was given up
+        single_client.restart_workers(timeout=1.0)  # within which the workers have to be named, too
+    late = single_client.run(abs, -1, timeout=1.0)  # the agent has heard then that the restart was given up
     assert [type(outcome) for outcome in late.values()] == [TimeoutError] and not busy.done()
     arrival.let_go()
     assert list(single_client.run(abs, -1, timeout=SECONDS).values()) == [1]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from scaler_protocol.addresses import Address
 from support.closing import CheckedClosing
-from support.processes import Watched, command_line, descendants, free_ports, taken_port
+from support.processes import Watched, children, command_line, descendants, free_ports, taken_port
 from support.relays import Relay
 from support.waiting import wait_until
 from support.warm_programs import IMPORTED, WarmProgram
@@ -137,9 +137,9 @@ class Services(CheckedClosing):
 
 def template_of(agent: int) -> int:
     """The process that an agent's workers are forked from."""
-    children = [pid for pid in descendants(agent) if parent_of(pid) == agent]
-    grown = [pid for pid in children if descendants(pid)]
-    assert len(grown) == 1, children
+    own = children(agent)
+    grown = [pid for pid in own if descendants(pid)]
+    assert len(grown) == 1, own
     return grown[0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from types import TracebackType
 from typing import TypeVar
 
@@ -21,6 +22,10 @@ def wait_at(port: int, value: T) -> T:
     return value
 
 
+class WentAwayError(AssertionError):
+    """A task went away from the gate before it said who it is."""
+
+
 class Arrival:
     """A task that waits at a gate."""
 
@@ -31,7 +36,7 @@ class Arrival:
         while not words.endswith(b"\n"):
             got = line.recv(4096)
             if not got:
-                raise AssertionError("a task went away from the gate before it said who it is")
+                raise WentAwayError
             words += got
         pid, _, self.value = words.decode().strip().partition(" ")
         self.pid = int(pid)
@@ -63,13 +68,14 @@ class Gate:
         return arrival
 
     def arrived(self) -> list[Arrival]:
-        """Those that have come by now, beyond the ones that were met."""
+        """Those that have come by now, beyond the ones that were met and those that were stopped as they came."""
         arrivals: list[Arrival] = []
         while True:
-            try:
-                arrivals.append(self.arrive(0))
-            except BlockingIOError:
-                return arrivals
+            with suppress(WentAwayError):
+                try:
+                    arrivals.append(self.arrive(0))
+                except BlockingIOError:
+                    return arrivals
 
     def __enter__(self) -> Gate:
         return self

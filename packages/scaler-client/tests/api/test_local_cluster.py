@@ -25,7 +25,8 @@ from scaler_client.api.local_cluster import SchedulerClusterCombo
 from scaler_io.ports import free_port
 from scaler_protocol.errors import StorageFullError
 from support.fault_tasks import step
-from support.gates import Gate, wait_at
+from support.gates import SECONDS, Gate, wait_at
+from support.processes import command_line
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux")
@@ -72,22 +73,32 @@ def test_a_cluster_is_scaled_while_tasks_run(first: int, tmp_path: Path) -> None
         for n in (4, 1, 3, 0):
             cluster.scale(n)
             assert client.workers().count == n
-        assert not futures[-1].done(), "without workers tasks wait"
+        futures.append(client.submit(step, str(begun), 16, 0.0))
         cluster.scale(0)
+        assert client.workers().count == 0 and not futures[-1].done(), "without workers tasks wait"
         cluster.scale(2)
-        assert [future.result(30)[0] for future in futures] == list(range(16))
-    assert len(begun.read_text("utf-8").splitlines()) == 16, "each task has run once"
+        assert [future.result(SECONDS)[0] for future in futures] == list(range(17))
+    assert len(begun.read_text("utf-8").splitlines()) == 17, "each task has run once"
     assert not children(os.getpid())
 
 
-def test_scaling_waits_for_running_tasks_only_so_long(tmp_path: Path) -> None:
-    with SchedulerClusterCombo(1, **QUIET) as cluster, Client(cluster.get_address()) as client:
-        future = client.submit(step, str(tmp_path / "begun"), 1, 1.0)
-        wait_until(lambda: (tmp_path / "begun").exists())
+def test_scaling_waits_for_running_tasks_only_so_long() -> None:
+    with (
+        Gate() as gate,
+        SchedulerClusterCombo(1, **QUIET) as cluster,
+        Client(cluster.get_address()) as client,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        future = client.submit(wait_at, gate.port, 1)
+        task = gate.arrive()
         with pytest.raises(TimeoutError, match=r"does not have 0 workers after 0\.01 s: .*; scale\(0\) waits again"):
             cluster.scale(0, timeout=0.01)
-        cluster.scale(0)
-        assert future.result(10)[0] == 1 and client.workers().count == 0
+        again = threads.submit(cluster.scale, 0)
+        wait_until(lambda: client.workers().count == 0)
+        assert not again.done(), "the task still runs"
+        task.let_go()
+        again.result(SECONDS)
+        assert future.result(SECONDS) == 1 and client.workers().count == 0
 
 
 def test_a_later_call_of_scale_replaces_one_that_waits(tmp_path: Path) -> None:
@@ -235,8 +246,8 @@ def command_of(module: str, cluster: SchedulerClusterCombo) -> set[str]:
     found: set[str] = set()
 
     def look() -> bool:
-        for entry in Path("/proc").glob("[0-9]*/cmdline"):
-            words = entry.read_bytes().decode("utf-8", "replace").split("\0")
+        for entry in Path("/proc").glob("[0-9]*"):
+            words = command_line(int(entry.name)).split(" ")
             if module in words and words[words.index(module) + 1].startswith(_storage_of(cluster)):
                 found.update(words)
         return bool(found)
@@ -321,8 +332,8 @@ def test_nothing_is_left_of_a_script_that_is_killed(tmp_path: Path) -> None:
         assert process.stdout is not None and process.stdout.readline() and process.stdout.readline()
         assert children(process.pid)
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
-        wait_until(lambda: not children(process.pid), "the cluster ends with its parent", 5)
+        process.wait(SECONDS)
+        wait_until(lambda: not children(process.pid), "the cluster ends with its parent")
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -242,7 +242,7 @@ def test_a_listener_that_does_not_listen_holds_nobody_up(publisher: Publisher, t
     for _ in range(sent):
         publisher.send([HEAD, bytes(100_000)])
     received = 0
-    while subscriber.wait(0.5):
+    while subscriber.wait(0.5 if received >= PUBLISHED_AHEAD else SECONDS):
         received += len(subscriber.receive())
     assert PUBLISHED_AHEAD <= received < sent
     subscriber.close()

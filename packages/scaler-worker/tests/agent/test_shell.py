@@ -325,7 +325,7 @@ def test_the_template_may_be_killed(scheduler: Any, cluster: Start, tmp_path: Pa
             time.sleep(0.01)
         return os.getpid()
 
-    scheduler.results(scheduler.run(abs, (-1,)))
+    scheduler.until(lambda: agent.log().count("] started") == 2)
     before = agent.family()
     [task] = scheduler.run(hold, (str(release),))
     scheduler.pump()

@@ -40,6 +40,15 @@ class SampledRunner:
         finally:
             self.name = ""
 
+    def sampled(self, name: str, task: Callable[[], object]) -> dict[str, int]:
+        """The stacks of a task that waits until they are sent; again, and longer, where the machine stood still."""
+        for seconds in (0.1, 2.0, 20.0):
+            self.profile(seconds)
+            self.run(name, task)
+            if stacks := self.stacks():
+                return stacks
+        raise AssertionError("nothing was sampled")
+
     def stacks(self) -> dict[str, int]:
         assert self.answered.wait(SECONDS)
         self.answered.clear()
@@ -70,10 +79,8 @@ def recurse(depth: int, leaf: Callable[[], None]) -> None:
 
 
 def test_what_a_task_executes_is_sampled_below_its_name(runner: SampledRunner) -> None:
-    runner.profile(0.2)
-    runner.run("jobs:price;fast", lambda: wait_in(runner.answered))
-    stacks = runner.stacks()
-    assert stacks and all(stack.startswith("jobs:price:fast;") for stack in stacks)
+    stacks = runner.sampled("jobs:price;fast", lambda: wait_in(runner.answered))
+    assert all(stack.startswith("jobs:price:fast;") for stack in stacks)
     longest = max(stacks, key=lambda stack: stacks[stack]).split(";")
     assert any(frame.startswith("wait_in (worker/test_sampler.py:") for frame in longest)
     assert not any("SampledRunner.run" in frame for frame in longest)
@@ -90,17 +97,14 @@ def test_between_tasks_nothing_is_sampled_and_threads_end(runner: SampledRunner)
 
 
 def test_deep_stacks_keep_their_outer_frames(runner: SampledRunner) -> None:
-    runner.profile(0.1)
-    runner.run("f", lambda: recurse(300, lambda: wait_in(runner.answered)))
-    [stack] = {stack for stack in runner.stacks() if stack.endswith(LEFT_OUT)}
+    stacks = runner.sampled("f", lambda: recurse(300, lambda: wait_in(runner.answered)))
+    [stack] = {stack for stack in stacks if stack.endswith(LEFT_OUT)}
     assert len(stack.split(";")) == FRAMES + 2 and stack.count("recurse (") >= FRAMES - 5
 
 
 def test_a_profile_that_is_asked_for_meanwhile_replaces_the_first(runner: SampledRunner) -> None:
     runner.profile(60.0)
-    runner.profile(0.1)
-    runner.run("f", lambda: wait_in(runner.answered))
-    assert runner.stacks() and not runner.sent
+    assert runner.sampled("f", lambda: wait_in(runner.answered)) and not runner.sent
 
 
 def test_stacks_travel_as_lines_within_their_room() -> None:
