@@ -220,7 +220,7 @@ def test_the_scheduler_is_gone_for_good(tmp_path: Path) -> None:
             killed = time.monotonic()
             services.scheduler.kill()
             errors = [future.exception(SECONDS) for future in flight.futures]
-            assert time.monotonic() - killed > 1.5
+            assert 1.5 < time.monotonic() - killed < SECONDS / 2, "the default timeout is longer"
             lost = [error for error in errors if error is not None]
             assert lost
             for error in lost:
