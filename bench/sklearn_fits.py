@@ -2,11 +2,16 @@
 
 python bench/sklearn_fits.py [--turns 5] [--workers 2] [--case many_small_fits …]
 
-The grids fit many small models (80 and 500, of some milliseconds) and few bigger ones (12); the calls do nothing.
+The ratios are medians of the ratios of each turn, in which both run one after the other, in random order: the speed of
+a machine changes from one second to the next.
+
+The grids fit many small models (80 and 500 of some milliseconds, 2,000 of about one) and few bigger ones (12); the
+calls do nothing.
 """
 
 import argparse
 import os
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -17,6 +22,7 @@ import joblib
 import psutil
 from sklearn.datasets import make_classification
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV
 from sklearn.svm import SVC
 
@@ -44,6 +50,11 @@ def many_small_fits() -> None:
     GridSearchCV(SVC(), grid, cv=5, n_jobs=-1).fit(*SMALL)
 
 
+def tiny_fits() -> None:
+    """2,000 fits of about a millisecond."""
+    GridSearchCV(Ridge(), {"alpha": [x / 100 for x in range(1, 401)]}, cv=5, n_jobs=-1).fit(*SMALL)
+
+
 def big_fits() -> None:
     """12 fits of some hundred milliseconds."""
     GridSearchCV(SVC(), {"C": [0.1, 1], "gamma": [0.01, 0.1]}, cv=3, n_jobs=-1).fit(*BIG)
@@ -55,7 +66,7 @@ def forests() -> None:
 
 
 CASES: dict[str, Callable[[], None]] = {
-    case.__name__: case for case in (calls, small_fits, many_small_fits, big_fits, forests)
+    case.__name__: case for case in (calls, small_fits, many_small_fits, tiny_fits, big_fits, forests)
 }
 
 
@@ -78,20 +89,21 @@ def main() -> None:
         Client(cluster.get_address()) as client,
     ):
         for name in options.case:
-            taken = in_turns(CASES[name], options, client)
-            (ours, our_cpu), (theirs, their_cpu) = (map(statistics.median, zip(*each, strict=True)) for each in taken)
-            print(
-                f"| {name} | {ours:.3f} | {theirs:.3f} | {ours / theirs:.2f} "
-                f"| {our_cpu:.3f} | {their_cpu:.3f} | {our_cpu / their_cpu:.2f} |",
-                flush=True,
-            )
+            ours, theirs = in_turns(CASES[name], options, client)
+            cells = [f"| {name}"]
+            for ours_of_turns, theirs_of_turns in zip(zip(*ours, strict=True), zip(*theirs, strict=True), strict=True):
+                ratios = [our / their for our, their in zip(ours_of_turns, theirs_of_turns, strict=True)]
+                our, their, ratio = map(statistics.median, (ours_of_turns, theirs_of_turns, ratios))
+                cells.append(f"{our:.3f} | {their:.3f} | {ratio:.2f}")
+            print(" | ".join(cells), "|", flush=True)
 
 
 def in_turns(case: Callable[[], None], options: argparse.Namespace, client: Client) -> list[list[tuple[float, float]]]:
     """Seconds and CPU seconds of each turn, with this engine and with loky."""
     taken: list[list[tuple[float, float]]] = [[], []]
     for turn in range(options.turns + 1):
-        for rows, (backend, settings) in zip(taken, (("scaler", {"client": client}), ("loky", {})), strict=True):
+        backends = list(zip(taken, (("scaler", {"client": client}), ("loky", {})), strict=True))
+        for rows, (backend, settings) in random.sample(backends, len(backends)):
             # -1 of loky are the CPUs, not the workers.
             with joblib.parallel_config(backend, n_jobs=options.workers, **settings):
                 began, cpu = time.perf_counter(), cpu_seconds()

@@ -46,9 +46,11 @@ _PICKLE: Final = 0x80
 _TASK_SECONDS: Final = 0.3
 """The calls of a task shall take so long together: each process that a task passes takes up to some milliseconds."""
 _BATCH_SECONDS: Final = 0.02
-"""For the calls of one of joblib's batches, which costs some microseconds.
+"""For the calls of one of joblib's batches, which costs some microseconds."""
+_LAST_SECONDS: Final = 0.05
+"""A task has calls for at least so long when what is left at the end is divided among the workers.
 
-A task has calls for at least so long when what is left at the end is divided among the workers.
+The calls of a grid search name all of the search: such a task costs client and worker ten milliseconds.
 """
 _ASK_SECONDS: Final = 0.05
 """How long joblib is asked for further batches before those that are there are sent."""
@@ -352,7 +354,7 @@ class _Groups:
                 return []
             most = self.calls_for(_TASK_SECONDS)
             if self._is_all_ahead:
-                most = min(most, max(self.calls_for(_BATCH_SECONDS), -(-self._calls_ahead // (2 * self._jobs))))
+                most = min(most, max(self.calls_for(_LAST_SECONDS), -(-self._calls_ahead // (2 * self._jobs))))
             taken = [self._ahead.popleft()]
             calls = len(taken[0][0].items)
             while self._joins and self._ahead and calls + len(self._ahead[0][0].items) <= most:
