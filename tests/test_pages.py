@@ -372,9 +372,10 @@ def test_pages_show_after_a_restart_what_was_before(monitor: Address, cluster: L
         wait_shown(page, "comparison", "run, p95")
 
 
-def test_an_unknown_address_is_a_page_of_ours(site: str) -> None:
+@pytest.mark.parametrize("address", ["nowhere", "failure/f", "task/1/2", "workload/1/2/3"])
+def test_an_unknown_address_is_a_page_of_ours(site: str, address: str) -> None:
     with pytest.raises(urllib.error.HTTPError, match="404") as refused:
-        urllib.request.urlopen(f"{site}/nowhere", timeout=SECONDS)
+        urllib.request.urlopen(f"{site}/{address}", timeout=SECONDS)
     assert "<title>Unknown page - Scaler</title>" in refused.value.read().decode()
     assert "linearGradient" in read(f"{site}/favicon.ico")
 

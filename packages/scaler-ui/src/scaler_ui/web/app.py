@@ -207,13 +207,13 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
     from starlette.requests import Request
-    from starlette.responses import HTMLResponse, Response
+    from starlette.responses import Response
 
     from scaler_io.service.metrics import StatusCollector
     from scaler_ui.web.access import AccessGuard
     from scaler_ui.web.operator_actions import OperatorActions
     from scaler_ui.web.pages import Pages
-    from scaler_ui.web.requests import ODD_EVENT_LOGS, HeadAsGet, tell_odd_events
+    from scaler_ui.web.requests import ODD_EVENT_LOGS, HeadAsGet, tell_odd_events, unknown_page
 
     logging.getLogger("uvicorn.error").addFilter(_is_a_fault)
     for name in ODD_EVENT_LOGS:
@@ -227,7 +227,7 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
 
     @app.exception_handler(404)
     def unknown(request: Request, error: Exception) -> Response:
-        return HTMLResponse(Path(__file__).with_name("unknown.html").read_text("utf-8"), 404)
+        return unknown_page()
 
     names = (options.host, socket.gethostname(), socket.getfqdn(), *options.name)
     app.add_middleware(HeadAsGet)

@@ -41,6 +41,7 @@ from scaler_ui.web.operator_actions import OperatorActions
 from scaler_ui.web.overview_page import LINES, REFRESH_SECONDS, OverviewPage
 from scaler_ui.web.parts import Figures, ServerTable, heading, subheading
 from scaler_ui.web.profile_page import ProfilePage
+from scaler_ui.web.requests import unknown_page
 from scaler_ui.web.subject_pages import SubjectPages, Unknown
 
 STREAM_SECONDS = 2.0
@@ -115,6 +116,8 @@ class Pages:
             router = client.sub_pages_router
             router.current_path = _address_of(client.request)
             content = self._frame(router)
+            if content.has_404:
+                return unknown_page()
             if any(isinstance(each, Unknown) for each in content.descendants()):
                 return client.build_response(client.request, 404)
             return None

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
+from starlette.responses import HTMLResponse
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from scaler_protocol.limits import shortened
@@ -22,6 +24,11 @@ ODD_EVENT_LOGS = ("asyncio", "engineio.server", "uvicorn.error")
 """The loggers where tracebacks of these end."""
 HEAD_SECONDS = 10.0
 """Time for the head of a request, at least; at most twice as long."""
+
+
+def unknown_page() -> HTMLResponse:
+    """The answer to a request for an address that has no page."""
+    return HTMLResponse(Path(__file__).with_name("unknown.html").read_text("utf-8"), 404)
 
 
 Application = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
