@@ -115,12 +115,19 @@ class Pages:
             assert client.request is not None
             router = client.sub_pages_router
             router.current_path = _address_of(client.request)
-            content = self._frame(router)
-            if content.has_404:
+            if not self._has(router.current_path):
                 return unknown_page()
+            content = self._frame(router)
             if any(isinstance(each, Unknown) for each in content.descendants()):
                 return client.build_response(client.request, 404)
             return None
+
+    def _has(self, address: str) -> bool:
+        """Whether an address is that of a page, whatever its names are."""
+        path = urlsplit(address).path
+        names = [name for name in names_in(path) if name]
+        shapes = [names_in(pattern) for pattern in self._subjects]
+        return path in self._places or any(names[:1] == shape[:1] and len(names) == len(shape) for shape in shapes)
 
     def _title(self, path: str) -> str:
         if path in self._places:
