@@ -5,7 +5,7 @@ python bench/sklearn_fits.py [--turns 5] [--workers 2] [--case many_small_fits â
 The ratios are medians of the ratios of each turn, in which both run one after the other, in random order: the speed of
 a machine changes from one second to the next.
 
-The grids fit many small models (80 and 500 of some milliseconds, 2,000 of about one) and few bigger ones (12); the
+The grids fit many small models (80 and 500 of some milliseconds, 2,000 of one to three) and few bigger ones (12); the
 calls do nothing.
 """
 
@@ -51,7 +51,7 @@ def many_small_fits() -> None:
 
 
 def tiny_fits() -> None:
-    """2,000 fits of about a millisecond."""
+    """2,000 fits of one to three milliseconds."""
     GridSearchCV(Ridge(), {"alpha": [x / 100 for x in range(1, 401)]}, cv=5, n_jobs=-1).fit(*SMALL)
 
 

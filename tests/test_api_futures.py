@@ -217,7 +217,7 @@ def test_cancel_never_blocks(cluster: LocalCluster, client: Client, gate: Gate) 
         assert queued.cancel()
         with pytest.raises(CancelledError):
             future.result()
-        assert time.monotonic() - begin < SECONDS / 2, "who waits for the scheduler waits for twice as long"
+        assert time.monotonic() - begin < 1
     arrival.wait_gone()
     assert client.submit(square, 2).result(SECONDS) == 4
 

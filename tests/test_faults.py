@@ -110,7 +110,7 @@ def test_a_host_is_killed(tmp_path: Path) -> None:
             agents[0].kill()
             flight.land()
         assert f":{agents[0].pid} is gone: its connection is gone" in services.scheduler.said()
-        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), "the workers follow")
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), "the workers follow", 5)
 
 
 @pytest.mark.parametrize("agents", [1, 2])
@@ -121,7 +121,7 @@ def test_a_host_stands_still_for_longer_than_its_silence_is_borne(tmp_path: Path
             flight = Flight(client, tmp_path)
             flight.wait_for(TASKS // 5)
             with stopped(frozen.pid):
-                wait_until(lambda: f"{frozen.pid} is gone" in services.scheduler.said(), "the silence is noticed")
+                wait_until(lambda: f"{frozen.pid} is gone" in services.scheduler.said(), "the silence is noticed", 8)
                 if others:
                     flight.land()
             flight.land()
@@ -219,16 +219,16 @@ def test_the_scheduler_is_gone_for_good(tmp_path: Path) -> None:
             flight.wait_for(TASKS // 5)
             killed = time.monotonic()
             services.scheduler.kill()
-            errors = [future.exception(SECONDS) for future in flight.futures]
-            assert 1.5 < time.monotonic() - killed < SECONDS / 2, "the default timeout is longer"
+            errors = [future.exception(10) for future in flight.futures]
+            assert 1.5 < time.monotonic() - killed < 6
             lost = [error for error in errors if error is not None]
             assert lost
             for error in lost:
                 assert isinstance(error, SchedulerLostError)
                 assert services.address in str(error) and "2 s" in str(error)
             with pytest.raises(SchedulerLostError):
-                client.submit(step, str(flight.file), 1, 0).result(SECONDS)
-        assert agent.process.wait(SECONDS) == 1
+                client.submit(step, str(flight.file), 1, 0).result(5)
+        assert agent.process.wait(10) == 1
         assert f"the scheduler at {services.address} is lost" in agent.said()
         services.started.remove(agent)
 

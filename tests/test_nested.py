@@ -100,14 +100,14 @@ def test_waits_that_nobody_is_told_of_give_the_worker_away_too(single_client: Cl
 
     def awaits(client: Client) -> int:
         async def awaiting() -> int:
-            return await asyncio.wait_for(client.submit(square, 6), SECONDS)
+            return await asyncio.wait_for(client.submit(square, 6), 5)
 
         return asyncio.run(awaiting())
 
     def waits_for_a_callback(client: Client) -> bool:
         called = threading.Event()
         client.submit(square, 7).add_done_callback(lambda _: called.set())
-        return called.wait(SECONDS)
+        return called.wait(5)
 
     assert single_client.submit(awaits, single_client).result(MINUTE) == 36
     assert single_client.submit(waits_for_a_callback, single_client).result(MINUTE)

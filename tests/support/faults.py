@@ -10,7 +10,6 @@ from pathlib import Path
 
 from scaler_protocol.addresses import Address
 from support.closing import CheckedClosing
-from support.gates import SECONDS
 from support.processes import Watched, children, command_line, descendants, free_ports, taken_port
 from support.relays import Relay
 from support.waiting import wait_until
@@ -123,15 +122,15 @@ class Services(CheckedClosing):
         try:
             for service in reversed(self.started):
                 service.process.send_signal(signal.SIGINT)  # SIGTERM would have busy agents drain
-            left = watched.wait_gone(SECONDS)
+            left = watched.wait_gone(5)
             assert left == [], [command_line(pid) for pid in left]
-            codes = [service.process.wait(SECONDS) for service in self.started]
+            codes = [service.process.wait(5) for service in self.started]
             assert set(codes) <= {0, -signal.SIGKILL}, codes
             assert taken_port(range(self.port, self.port + 3)) is None
         finally:
             watched.close()
             for service in self.started:
-                service.process.wait(SECONDS)
+                service.process.wait(5)
         for service in self.started:
             assert "Traceback" not in service.said(), service.said()
 

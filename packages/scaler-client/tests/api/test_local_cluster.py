@@ -332,8 +332,8 @@ def test_nothing_is_left_of_a_script_that_is_killed(tmp_path: Path) -> None:
         assert process.stdout is not None and process.stdout.readline() and process.stdout.readline()
         assert children(process.pid)
         process.send_signal(signal.SIGKILL)
-        process.wait(SECONDS)
-        wait_until(lambda: not children(process.pid), "the cluster ends with its parent")
+        process.wait(10)
+        wait_until(lambda: not children(process.pid), "the cluster ends with its parent", 5)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

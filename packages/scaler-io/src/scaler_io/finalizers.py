@@ -28,9 +28,9 @@ _FINALIZERS: set[_Finalizer] = set()
 
 
 def when_collected(value: object, call: Callable[..., object], *arguments: Any) -> None:
-    """Call this, which may raise nothing, once `value` is collected, in any thread; but not after the program's end.
+    """Run `call`, which must not raise, in any thread once `value` is collected; never while the interpreter ends.
 
-    Unlike in `__del__`, nobody gets the value from another weak reference any more. The arguments are kept until then.
+    Unlike in `__del__`, no other weak reference yields the value any more. The arguments are kept alive until then.
     """
     finalizer = _Finalizer(value, _collected)
     finalizer.call, finalizer.arguments = call, arguments
