@@ -24,6 +24,7 @@ from support.joblib_tasks import (
     is_writable,
     most_at_once,
     nested_sum,
+    next_first,
     noted,
     raise_at,
     square,
@@ -72,6 +73,41 @@ def test_big_arrays_are_sent_once_and_small_ones_may_be_changed() -> None:
     assert set(results) == {(False, True)}
     results = joblib.Parallel(max_nbytes=None)(joblib.delayed(is_writable)(big, other=small) for _ in range(2))
     assert set(results) == {(True, True)}
+
+
+@pytest.mark.usefixtures("backend")
+def test_smaller_arrays_that_tasks_have_in_common_are_sent_once_and_are_their_own(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    submit, send_object = Client.submit_verbose, Client.send_object
+
+    def watched_submit(client: Client, fn: Any, args: Any, *others: Any, **options: Any) -> Any:
+        sizes.append(len(args[0]))
+        return submit(client, fn, args, *others, **options)
+
+    def watched_send(client: Client, value: Any, *others: Any) -> Any:
+        sent.append(value)
+        return send_object(client, value, *others)
+
+    monkeypatch.setattr(Client, "submit_verbose", watched_submit)
+    monkeypatch.setattr(Client, "send_object", watched_send)
+    sent: list[Any] = []
+    array = np.random.default_rng(0).random(50_000)
+    array[0] = 1
+    found = joblib.Parallel(batch_size=1)(joblib.delayed(next_first)(array) for _ in range(6))
+    assert found == [2] * 6 and array[0] == 1
+    assert len(sent) == 1 and sum(size > array.nbytes for size in sizes) == 1
+
+    def changed() -> Iterator[Any]:
+        for value in range(2):
+            array[0] = value
+            yield from [joblib.delayed(next_first)(array)] * workers  # as many as joblib takes before it sends them
+
+    workers = client.workers().count
+    for most in (1_000_000, None):
+        results = joblib.Parallel(batch_size=1, max_nbytes=most)(changed())
+        assert results == [1] * workers + [2] * workers
 
 
 @pytest.mark.usefixtures("backend")

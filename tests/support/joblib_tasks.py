@@ -40,6 +40,12 @@ def is_writable(array: Any, other: Any) -> tuple[bool, bool]:
     return array.flags.writeable, other.flags.writeable
 
 
+def next_first(array: Any) -> float:
+    """Add one to the first value of an array, in place, and return it."""
+    array[0] += 1
+    return float(array[0])
+
+
 def nested_sum(count: int, n_jobs: int | None) -> tuple[int, tuple[int, set[int]]]:
     """A sum of squares, the process of this call, and those of the calls inside of it."""
     found = Parallel(n_jobs=n_jobs)(delayed(square)(number) for number in range(count))
