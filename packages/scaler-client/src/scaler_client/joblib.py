@@ -33,14 +33,15 @@ from scaler_client.payloads.pickles import SCALARS
 from scaler_client.payloads.unpicklable import fault_in
 from scaler_client.payloads.user_exceptions import add_note
 from scaler_client.task_context import runtime
-from scaler_protocol.buffers import Buffer
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.ranges import shown
 
 _SHARED_BYTES: Final = 1024 * 1024
 """Arguments of at least so many bytes are sent once for all calls, unless Parallel has another `max_nbytes`."""
 _COPIED_BYTES: Final = INLINE_LIMIT
-"""Arguments of at least so many bytes that calls have in common are sent once, too; each task makes a copy of them."""
+"""Smaller arguments of at least so many bytes are sent once, too, if calls have them in common; tasks copy them."""
+_COPIES_BYTES: Final = 32 * 1024 * 1024
+"""Pickles of such arguments that are remembered."""
 _COMPRESSED_BYTES: Final = 128 * 1024
 """Batches up to this size are tried: compressing takes less than storing, fetching and deleting an object does."""
 _ROOM_BYTES: Final = 256
@@ -81,18 +82,6 @@ class _Shared:
         return _Shared, (self.at,)
 
 
-class _Pickle:
-    """An object from which each task makes a value of its own, which it may change."""
-
-    __slots__ = ("data",)
-
-    def __init__(self, data: Buffer) -> None:
-        self.data = data
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Pickle, (pickle.PickleBuffer(self.data),)
-
-
 def _packed(batch: bytes) -> bytes:
     """A pickle, compressed if it can travel within a message then and not through object storage."""
     if INLINE_LIMIT < len(batch) <= _COMPRESSED_BYTES:
@@ -101,13 +90,16 @@ def _packed(batch: bytes) -> bytes:
     return batch
 
 
-def _run_batches(packed: bytes, *shared: Any) -> tuple[list[list[Any]], float]:
-    """The results of batches, in a worker, and how many seconds their calls took."""
+def _run_batches(packed: bytes, shared: int, *values: Any) -> tuple[list[list[Any]], float]:
+    """The results of batches, in a worker, and how many seconds their calls took.
+
+    Of the values, so many are arguments that are shared; the others are pickles of arguments.
+    """
     batches: list[BatchedCalls] = pickle.loads(packed if packed[0] == _PICKLE else zlib.decompress(packed))
-    if shared:
-        values = [pickle.loads(value.data) if type(value) is _Pickle else value for value in shared]
+    if values:
+        loaded = [*values[:shared], *map(pickle.loads, values[shared:])]
         for batch in batches:
-            batch.items = _replaced(batch.items, lambda value: values[value.at] if type(value) is _Shared else value)
+            batch.items = _replaced(batch.items, lambda value: loaded[value.at] if type(value) is _Shared else value)
     began = time.perf_counter()
     results = [batch() for batch in batches]
     return results, time.perf_counter() - began
@@ -178,8 +170,7 @@ class ScalerBackend(ParallelBackendBase):
         self._client = client
         self._shared: dict[int, tuple[Any, ObjectReference[Any]]] = {}
         """By identity: arguments of this call that were sent; they are kept alive, so that no other one has theirs."""
-        self._copied: dict[bytes, ObjectReference[Any] | None] = {}
-        """By digest of the pickle: smaller arguments of this call, which the program may change. None: met once."""
+        self._copies = _Copies()
         self._max_bytes: int | None = _SHARED_BYTES
         self._jobs = 1
         self._limit: float = 1
@@ -233,50 +224,39 @@ class ScalerBackend(ParallelBackendBase):
     def _send(self, batches: list[BatchedCalls]) -> _Outcome:
         client = self._connected()
         try:
-            references = self._share(client, batches)
+            shared, copies = self._share(client, batches)
             # One pickle without buffers beside it: smaller arrays are the worker's own, and may be changed there.
             packed = _packed(dumps(batches))
         except Exception as error:
             if fault := fault_in("the calls", list(chain.from_iterable(batch.items for batch in batches)), dumps):
                 add_note(error, fault)
             raise
-        return client.submit_verbose(_run_batches, (packed, *references), {}, **self._task_options)
+        return client.submit_verbose(_run_batches, (packed, len(shared), *shared, *copies), {}, **self._task_options)
 
-    def _share(self, client: Client, batches: list[BatchedCalls]) -> list[ObjectReference[Any]]:
-        """Send the big arguments of batches that were not sent yet; afterwards these have their places in this list."""
-        limit = self._max_bytes
+    def _share(self, client: Client, batches: list[BatchedCalls]) -> tuple[list[ObjectReference[Any]], list[bytes]]:
+        """The big arguments of batches, which are sent if they were not yet, and pickles of those of medium size.
+
+        Afterwards the batches have their places in these lists, one after the other.
+        """
         items = chain.from_iterable(batch.items for batch in batches)
         values = chain.from_iterable((*args, *kwargs.values()) for _, args, kwargs in items)
         distinct = {
             id(value): value for value in values if type(value) not in SCALARS
         }  # most calls have some in common
-        found: dict[int, ObjectReference[Any]] = {}
-        for identity, value in distinct.items():
-            if (size := _size(value)) < _COPIED_BYTES:
-                continue
-            shares = limit is not None and size >= limit
-            if reference := self._sent_once(client, value) if shares else self._sent_copy(client, value):
-                found[identity] = reference
-        if found:
-            places = {identity: _Shared(at) for at, identity in enumerate(found)}
-            for batch in batches:
-                batch.items = _replaced(batch.items, lambda value: places.get(id(value), value))
-        return list(found.values())
-
-    def _sent_once(self, client: Client, value: Any) -> ObjectReference[Any]:
-        if id(value) not in self._shared:
-            self._shared[id(value)] = value, client.send_object(value)
-        return self._shared[id(value)][1]
-
-    def _sent_copy(self, client: Client, value: Any) -> ObjectReference[Any] | None:
-        """The object that has the pickle of a value, from the second task on that needs it; before, None."""
-        data = dumps(value)
-        digest = xxh3_128_digest(data)
-        if digest not in self._copied:
-            self._copied[digest] = None
-        elif self._copied[digest] is None:
-            self._copied[digest] = client.send_object(_Pickle(data))
-        return self._copied[digest]
+        sizes = {identity: size for identity, value in distinct.items() if (size := _size(value)) >= _COPIED_BYTES}
+        if not sizes:
+            return [], []
+        limit = math.inf if self._max_bytes is None else self._max_bytes
+        big = [identity for identity, size in sizes.items() if size >= limit]
+        medium = [identity for identity, size in sizes.items() if size < limit]
+        copies = [self._copies.pickle(distinct[identity]) for identity in medium]
+        for identity in big:
+            if identity not in self._shared:
+                self._shared[identity] = distinct[identity], client.send_object(distinct[identity])
+        places = {identity: _Shared(at) for at, identity in enumerate((*big, *medium))}
+        for batch in batches:
+            batch.items = _replaced(batch.items, lambda value: places.get(id(value), value))
+        return [self._shared[identity][1] for identity in big], copies
 
     def retrieve_result_callback(self, out: tuple[_Outcome, int]) -> list[Any]:
         """The results of a batch that has ended, the n-th of a task; raises what its code has raised."""
@@ -311,7 +291,7 @@ class ScalerBackend(ParallelBackendBase):
     def stop_call(self) -> None:
         """A call of Parallel has ended."""
         self._shared.clear()
-        self._copied.clear()
+        self._copies = _Copies()
 
 
 def _again(task_options: dict[str, Any], nesting_level: int | None) -> ScalerBackend:
@@ -333,6 +313,30 @@ def _size(value: Any) -> int:
     except Exception:  # names like these may mean anything elsewhere
         return 0
     return 0
+
+
+class _Copies:
+    """Pickles of arguments that the program may change; equal ones are one object, which is sent once. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pickles: dict[bytes, bytes] = {}
+        """By digest, the latest ones last."""
+        self._size = 0
+
+    def pickle(self, value: Any) -> bytes:
+        """The pickle of a value as it is now."""
+        data = dumps(value)
+        digest = xxh3_128_digest(data)
+        with self._lock:
+            found = self._pickles.pop(digest, None)
+            if found is None:
+                self._size += len(data)
+                found = data
+            self._pickles[digest] = found
+            while self._size > _COPIES_BYTES:
+                self._size -= len(self._pickles.pop(next(iter(self._pickles))))
+        return found
 
 
 class _Groups:
