@@ -37,6 +37,7 @@ from scaler_protocol.ids import function_fault
 from scaler_protocol.messages import Encoding, Status
 from scaler_protocol.serializer import checked_callable, checked_serialize
 from scaler_worker.ipc.frames import Definition
+from scaler_worker.worker import json_calls
 
 PROTOCOL: Final = 5
 _PLAIN: Final = frozenset({int, float, str, bytes, bool, type(None)})
@@ -103,7 +104,7 @@ def _check_allowed(definition: Definition, allowed: Sequence[str]) -> None:
     else:
         return
     raise DeserializeError(
-        f"the function {definition.name} is not allowed: {fault} (--allow-functions {', '.join(allowed)})"
+        f"the function {definition.name!r} is not allowed: {fault} (--allow-functions {', '.join(allowed)})"
     )
 
 
@@ -121,7 +122,7 @@ def load_function(definition: Definition, finish: Await) -> LoadedFunction:
             entered, definition = environment(function.environment), replace(definition, body=function.function)
             return _load_in(entered, definition, finish, classes)
     if encoding == Encoding.JSON:
-        return LoadedFunction(function, encoding, _load_json, _dump_json, classes)
+        return LoadedFunction(function, encoding, json_calls.load_call, json_calls.dump_result, classes)
     return LoadedFunction(function, encoding, pickles.load, dump_value, classes)
 
 
@@ -155,6 +156,8 @@ def _within(entered: Environment, invoker: Invoker) -> Invoker:
 def load_named(name: str) -> Callable[..., Any]:
     """Import the function `package.module:qualified.name`; raises DeserializeError."""
     module, _, path = name.partition(":")
+    if not path or not module or module.startswith("."):
+        raise DeserializeError(f"{name!r} is not the name of a function: give module:qualname, such as math:sqrt")
     try:
         found = operator.attrgetter(path)(importlib.import_module(module))
     except Exception as error:
@@ -230,19 +233,6 @@ def _invoker(loaded: LoadedFunction, finish: Await) -> Invoker:
         return returned(value, dump)
 
     return run
-
-
-def _load_json(call: Buffer) -> tuple[list[Any], dict[str, Any]]:
-    loaded = json.loads(bytes(call))
-    if isinstance(loaded, list):
-        return loaded, {}
-    if not isinstance(loaded, dict):
-        raise TypeError("a call is a list of arguments, or an object with args and kwargs")
-    return loaded.get("args", []), loaded.get("kwargs", {})
-
-
-def _dump_json(value: Any) -> bytes:
-    return json.dumps(value, allow_nan=False).encode()  # others cannot read NaN
 
 
 def _load_with_parts(definition: Definition, classes: Classes) -> LoadedFunction:
