@@ -126,7 +126,7 @@ GALLERY = {
         [\d,]+ events of 6 files; 95 % of the payments within \d\d\d ms
     """,
     "image_tiles": r"""
-        4 tiles of 64 x 64 pixels; mean brightness 109
+        4 tiles of 64 x 64 pixels; mean brightness 135
     """,
     "model_search": r"""
         8 fits; best C=\S+ gamma=\S+: 0\.[89]\d+

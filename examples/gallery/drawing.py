@@ -53,17 +53,19 @@ def text(x: float, y: float, words: str, *, anchor: str = "start", size: int = 1
 
 
 def lines(title: str, x_label: str, y_label: str, series: Mapping[str, Points]) -> str:
-    """A line for each series."""
+    """A line for each series; their names are beside the title, where no line is."""
     plane = Plane(
         title,
         (*_span(x for points in series.values() for x, _ in points), x_label),
         (*_span(y for points in series.values() for _, y in points), y_label),
     )
+    names = ""
     for number, (name, points) in enumerate(series.items()):
         colour = COLOURS[number % len(COLOURS)]
+        names += f'<tspan dx="12" fill="{colour}">{escape(name)}</tspan>'
         path = " ".join("{:.1f},{:.1f}".format(*plane.place(x, y)) for x, y in points)
         plane.marks.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        plane.marks.append(text(WIDTH - RIGHT, TOP + 14 * number, name, anchor="end", colour=colour))
+    plane.marks.append(f'<text x="{WIDTH - RIGHT}" y="22" text-anchor="end" font-size="11">{names}</text>')
     return plane.svg()
 
 

@@ -19,15 +19,11 @@ TILE = 64
 
 
 def terrain(size: int) -> Image:
-    """Hills, made on the spot: noise of every scale."""
-    draw, ground = np.random.default_rng(3), np.zeros((size, size), np.float32)
-    for scale in (4, 8, 16, 32):
-        coarse = draw.standard_normal((scale + 1, scale + 1))
-        at = np.linspace(0, scale, size, endpoint=False)
-        low, part = at.astype(int), (at % 1.0) ** 2 * (3 - 2 * (at % 1.0))
-        rows = coarse[low] * (1 - part)[:, None] + coarse[low + 1] * part[:, None]
-        ground += (rows[:, low] * (1 - part) + rows[:, low + 1] * part) / scale
-    return ground
+    """Hills, made on the spot: noise in which long waves are high."""
+    noise = np.fft.fft2(np.random.default_rng(3).standard_normal((size, size)))
+    steps = np.fft.fftfreq(size, 1 / size)
+    hills = np.fft.ifft2(noise / np.maximum(np.hypot(steps[:, None], steps), 1.0) ** 2.5).real
+    return (size / 20 * hills / hills.std()).astype(np.float32)
 
 
 def shade(ground: Image, corner: Corner) -> npt.NDArray[np.uint8]:
@@ -35,8 +31,7 @@ def shade(ground: Image, corner: Corner) -> npt.NDArray[np.uint8]:
     top, left = corner
     rows = np.arange(top - 1, top + TILE + 1).clip(0, len(ground) - 1)
     columns = np.arange(left - 1, left + TILE + 1).clip(0, len(ground) - 1)
-    tile = ground[np.ix_(rows, columns)] * 40.0
-    down, across = np.gradient(tile)[0][1:-1, 1:-1], np.gradient(tile)[1][1:-1, 1:-1]
+    down, across = (slope[1:-1, 1:-1] for slope in np.gradient(ground[np.ix_(rows, columns)]))
     light = (1.0 - down - across) / np.sqrt(3.0 * (1.0 + down**2 + across**2))
     return (255 * light.clip(0.0, 1.0)).astype(np.uint8)
 

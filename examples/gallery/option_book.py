@@ -69,7 +69,7 @@ def work(client: Client, small: bool) -> str:
     print(f"at {spots[middle]:.0f}: value {values[middle]:.1f}, {greeks}")
     inner = spots[1:-1]
     series = {
-        "value": list(zip(spots, values, strict=True)),
+        "value / 10": [(spot, at / 10) for spot, at in zip(spots, values, strict=True)],
         "10 x delta": [(spot, 10 * delta) for spot, delta in zip(inner, deltas, strict=True)],
         "100 x gamma": [(spot, 100 * gamma) for spot, gamma in zip(inner, gammas, strict=True)],
     }
