@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import pickle
+import subprocess
+import sys
 import weakref
+from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -109,6 +112,28 @@ def test_any_mixture(sizes: list[int]) -> None:
     assert isinstance(payload, BufferedPickle) == any(size > INLINE_LIMIT for size in sizes)
     for array, loaded in zip(arrays, load(bytes(payload)), strict=True):
         assert np.array_equal(array, loaded)
+
+
+@pytest.mark.parametrize("array", ["zeros(9000)", "zeros((90, 100)).T", "zeros(9000)[::2]", "arange(3)"])
+def test_what_is_garbage_with_a_payload_of_arrays_is_collected(array: str) -> None:
+    """In a process of its own, which crashed: errors that are caught keep payloads in cycles of garbage."""
+    code = f"""
+        import gc
+        from numpy import arange, zeros
+        from scaler_client.payloads.pickles import dump
+
+        class Error(Exception):
+            pass
+
+        for _ in range(3):
+            error = Error()
+            error.payload, error.cause = dump({array}), error
+            del error
+            gc.collect()
+        print("alive")
+        """
+    ended = subprocess.run([sys.executable, "-c", dedent(code)], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "alive\n", "")
 
 
 def test_serializers_of_users_get_bytes() -> None:

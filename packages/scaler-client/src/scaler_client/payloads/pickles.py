@@ -109,10 +109,14 @@ def _array_pickler() -> type[Pickler]:
 
 
 def _reduce_array(array: Any) -> Any:
-    make, args, *state = array.__reduce_ex__(PROTOCOL)
-    if type(args[0]) is pickle.PickleBuffer:
-        args = pickle.PickleBuffer(args[0].raw().toreadonly()), *args[1:]
-    return make, args, *state
+    """As the array does, but read-only.
+
+    That is said by a view, and not by a memoryview in the PickleBuffer: CPython crashes when it collects a cycle of
+    garbage with one that something else exports.
+    """
+    view = array.view()
+    view.flags.writeable = False
+    return view.__reduce_ex__(PROTOCOL)
 
 
 class _TooLongError(Exception):
