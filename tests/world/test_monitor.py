@@ -101,7 +101,7 @@ class WorldMonitor:
             if tasks.value("step", row) == TaskStep.ASSIGNED:
                 record = state.find(tasks.value("id", row))
                 assert record is not None and record.agent is not None
-                assert tasks.value("agent", row) == record.agent.number
+                assert tasks.agent(row) == record.agent.number
                 assert tasks.value("run", row) == record.run
         self._compare_graphs()
         self._compare_parents()

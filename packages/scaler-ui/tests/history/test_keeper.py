@@ -90,7 +90,7 @@ def test_pages_show_after_a_restart_what_was_before(publications: Publications, 
     again = MonitorModel()
     with keeping(path, again):
         assert len(again.tasks) == 6 and [each.tasks for each in again.workloads.rows.values()] == [6]
-        assert again.hosts[again.tasks.value("agent", 0)] == "vm"
+        assert again.hosts[again.tasks.agent(0)] == "vm"
 
 
 def test_a_killed_process_leaves_what_it_has_written(publications: Publications, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import TaskStep
 from scaler_protocol.profiles import Profile
-from scaler_ui.model.task_table import TaskTable, _slice_of_order
+from scaler_ui.model.columns import slice_of_order
+from scaler_ui.model.task_table import TaskTable
 from support.task_rows import live_rows
 
 PLAIN = Profile(5000, 10, 20, 30, 2, 1).packed()
@@ -104,7 +105,7 @@ def test_running_tasks_have_durations_so_far_and_others_are_queued() -> None:
 
 @given(st.lists(st.integers(0, 5), max_size=40), st.integers(0, 45), st.integers(0, 45), st.booleans())
 def test_a_slice_of_the_order_is_that_of_all_sorted(keys: list[int], start: int, count: int, descending: bool) -> None:
-    found = _slice_of_order(np.array(keys, np.uint8), start, start + count, descending=descending)
+    found = slice_of_order(np.array(keys, np.uint8), start, start + count, descending=descending)
     in_order = sorted(range(len(keys)), key=lambda place: (keys[place], place), reverse=descending)
     assert list(found) == in_order[start : start + count]
 

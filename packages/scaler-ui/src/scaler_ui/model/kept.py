@@ -13,10 +13,10 @@ from scaler_protocol.ids import is_nested
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import TaskStep
+from scaler_ui.model.columns import Column
 from scaler_ui.model.failed_task import TaskFailure
 from scaler_ui.model.minutes import Minute
 from scaler_ui.model.model import FunctionFigures, MonitorModel
-from scaler_ui.model.task_table import Column
 from scaler_ui.model.workloads import Workload
 
 TASKS = 100_000
@@ -46,8 +46,8 @@ class KeptTask(NamedTuple):
     assigned: float
     ended: float
     duration: int
-    cpu: int
-    memory: int
+    cpu: float
+    memory: float
     fetch: int
     store: int
 
@@ -78,8 +78,10 @@ class KeptColumns:
         self._statuses = np.where(is_cancelled, Status.CANCELLED, tasks.columns(("status",), rows)[0])
         self._numbers = functions, agents = tasks.columns(("function", "agent"), rows)
         self._functions = {number: tasks.name_of(number) for number in np.unique(functions).tolist()}
-        seen: list[int] = np.unique(agents).tolist()
-        self._places = {number: (model.agents.get(number, ""), model.hosts.get(number, "")) for number in seen}
+        seen = {place: tasks.agent_of(place) for place in np.unique(agents).tolist()}
+        self._places = {
+            place: (model.agents.get(number, ""), model.hosts.get(number, "")) for place, number in seen.items()
+        }
         self.sessions: set[int] = set(np.unique(self._columns[1]).tolist())
 
     def __len__(self) -> int:

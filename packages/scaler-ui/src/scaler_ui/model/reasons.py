@@ -101,12 +101,12 @@ def _behind(model: MonitorModel, row: int, group: GroupInfo, reasons: WaitReason
 
 
 def _where_assigned(model: MonitorModel, status: MonitorStatus, row: int) -> list[str]:
-    number, run = model.tasks.value("agent", row), model.tasks.value("run", row)
+    number, run = model.tasks.agent(row), model.tasks.value("run", row)
     names = dict(zip(status.agents, status.agent_names, strict=True))
     agent = names.get(number, "an agent that has left")
     for worker, pid, current in zip(status.worker_names, status.worker_pids, status.worker_runs, strict=True):
         if current == run and run:
-            seconds = status.at - (model.tasks.value("started", row) or model.tasks.value("assigned", row))
+            seconds = status.at - model.tasks.since(row)
             return [f"it runs on {worker} (process {pid}) of {agent}, for {duration(max(0.0, seconds))}"]
     sizes = dict(zip(status.agents, zip(status.agent_assigned, status.agent_workers, strict=True), strict=True))
     if number in sizes:

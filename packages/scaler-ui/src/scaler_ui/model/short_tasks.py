@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_ui.model.task_table import Column, TaskTable
+from scaler_ui.model.columns import Column
+from scaler_ui.model.task_table import TaskTable
 
 BLOCKS = 500
 """The maximum of blocks: a browser is sent them again and again."""
@@ -39,7 +40,6 @@ def blocks(tasks: TaskTable, rows: Column, window: tuple[float, float], name: Ca
         return []
     taken = rows[:: (every := len(rows) // LOOKED_AT + 1)]
     agents, pids, functions, micros, ended = tasks.columns(("agent", "pid", "function", "duration", "ended"), taken)
-    numbers, agents = np.unique(agents, return_inverse=True)
     workers, lines = np.unique(agents.astype("Q") << np.uint64(32) | pids, return_inverse=True)
     busiest = np.argsort(np.bincount(lines))[-WORKERS:]
     chosen = np.isin(lines, busiest)
@@ -47,7 +47,7 @@ def blocks(tasks: TaskTable, rows: Column, window: tuple[float, float], name: Ca
     names = {}
     for line in busiest.tolist():
         agent, pid = divmod(int(workers[line]), 2**32)
-        names[line] = name(int(numbers[agent]), pid)
+        names[line] = name(tasks.agent_of(agent), pid)
     cells = min(FINEST, CELLS // len(busiest))
     while True:
         step = (window[1] - window[0]) / cells

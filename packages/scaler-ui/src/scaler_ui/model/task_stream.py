@@ -86,8 +86,7 @@ def stream(model: MonitorModel, seconds: float, *, nested: bool = True) -> TaskS
     running = heapq.nlargest(BARS, _running(model, status))
     longest, others = tasks.ended_runs(window[0], BARS - len(running))
     found = [
-        (tasks.value("duration", row) / 1e6, tasks.value("agent", row), tasks.value("pid", row), row)
-        for row in longest.tolist()
+        (tasks.value("duration", row) / 1e6, tasks.agent(row), tasks.value("pid", row), row) for row in longest.tolist()
     ]
     shown = []
     for took, agent, pid, row in (*running, *found):

@@ -8,12 +8,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import TaskStep
 from scaler_protocol.profiles import PROFILE, Profile
+from scaler_ui.model.columns import Column, Places, last, ranks, slice_of_order, take
 
 TASKS = 1_000_000
 UNKNOWN, RUNNING = 5, 6
@@ -34,21 +34,15 @@ ENDINGS = {
     Status.LOST: "lost",
 }
 _COLUMNS = {
-    "id": "Q", "group": "Q", "function": "I", "session": "I", "step": "B", "status": "B", "agent": "Q", "run": "Q",
-    "pid": "I", "worker": "I", "attempt": "I", "since": "d", "assigned": "d", "started": "d", "ended": "d",
-    "duration": "Q", "cpu": "Q", "memory": "Q", "fetch": "I", "store": "I", "parent": "Q",
+    "id": "Q", "group": "Q", "function": "I", "session": "I", "step": "B", "status": "B", "agent": "I", "run": "Q",
+    "pid": "I", "worker": "I", "attempt": "I", "since": "d", "assigned": "d", "ended": "d",
+    "duration": "Q", "cpu": "f", "memory": "f", "fetch": "I", "store": "I", "parent": "Q",
 }  # fmt: skip
+"""There may be a million rows: functions and agents are places in lists, CPU and memory have six digits."""
 _PROFILED = "duration", "cpu", "memory", "pid", "worker", "attempt", "fetch", "store"
 """The columns that are those of a Profile."""
 _WORDS = {**STATES, **{RUNNING + 1 + status: word for status, word in ENDINGS.items()}}
 """The words for states: of a task that has ended by its status."""
-Column = npt.NDArray[Any]
-
-
-def _last(hits: Column) -> int | None:
-    """The last position that is true."""
-    places = np.flatnonzero(hits)
-    return int(places[-1]) if len(places) else None
 
 
 def _is_number(text: str, base: int) -> bool:
@@ -57,39 +51,6 @@ def _is_number(text: str, base: int) -> bool:
         return 0 <= int(text, base) < 2**64
     except ValueError:
         return False
-
-
-def _ranks(names: Sequence[str]) -> Column:
-    """The rank of each name in sorted order; equal names have equal ranks."""
-    return np.unique(np.array(names, dtype=object), return_inverse=True)[1].astype(np.uint32)
-
-
-def _take(values: Column, places: Column) -> Column:
-    taken: Column = values[places]
-    return taken
-
-
-def _slice_of_order(keys: Column, start: int, stop: int, *, descending: bool) -> Column:
-    """Positions of the keys from `start` to `stop` in sorted order, equal keys in the order of their positions.
-
-    A slice near an end is found without a complete sort.
-    """
-    total = len(keys)
-    start, stop = min(start, total), min(stop, total)
-    if descending:
-        return _slice_of_order(keys, total - stop, total - start, descending=False)[::-1]
-    if start == stop:
-        return np.empty(0, np.intp)
-    if start < total - stop:
-        bound = np.partition(keys, stop - 1)[stop - 1]
-        near = np.flatnonzero(keys < bound)
-        near = np.concatenate((near, np.flatnonzero(keys == bound)[: stop - len(near)]))
-    else:
-        bound = np.partition(keys, start)[start]
-        near = np.flatnonzero(keys > bound)
-        near = np.concatenate((np.flatnonzero(keys == bound)[len(near) - (total - start) :], near))
-        start, stop = 0, stop - start
-    return near[np.argsort(keys[near], kind="stable")][start:stop]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +136,10 @@ class TaskTable:
         self._before: dict[int, int] = {}
         self._unknown: dict[int, int] = {}
         """Tasks that a snapshot has left out, by id: the client of a scheduler that has begun again may repeat them."""
-        self._names: list[str] = [""]
-        self._numbers: dict[str, int] = {"": 0}
+        self._started: dict[int, float] = {}
+        """By row: when the run of a task began that a worker runs."""
+        self._names = Places("")
+        self._agents = Places(0)
 
     def __len__(self) -> int:
         return len(self._columns["id"])
@@ -188,19 +151,19 @@ class TaskTable:
 
     def function_number(self, name: str) -> int:
         """The number of this name in the columns."""
-        number = self._numbers.get(name)
-        if number is None:
-            number = self._numbers[name] = len(self._names)
-            self._names.append(name)
-        return number
+        return self._names.place(name)
 
     def has_function(self, name: str) -> bool:
         """Whether a task calls, or has called, a function of this name."""
-        return bool(name) and name in self._numbers
+        return bool(name) and name in self._names
 
     def name_of(self, number: int) -> str:
         """The name of the function with this number in the columns."""
-        return self._names[number]
+        return self._names.values[number]
+
+    def agent_of(self, place: int) -> int:
+        """The number of the agent with this place in the columns."""
+        return self._agents.values[place]
 
     def function_name(self, row: int) -> str:
         """The name of the function that the task in this row calls."""
@@ -235,14 +198,15 @@ class TaskTable:
 
     def assign(self, tasks: Iterable[int], agent: int, first_run: int, time: float) -> None:
         """Record that tasks were assigned to an agent."""
-        columns = self._columns
+        columns, place = self._columns, self._agents.place(agent)
         for run, task in enumerate(tasks, first_run):
             row = self._row(task, time)
-            columns["step"][row], columns["agent"][row] = TaskStep.ASSIGNED, agent
+            columns["step"][row], columns["agent"][row] = TaskStep.ASSIGNED, place
             if columns["run"][row] == run:  # a snapshot repeats it
                 continue
             columns["run"][row], columns["assigned"][row] = run, time
-            columns["started"][row], columns["pid"][row] = 0.0, 0
+            self._started.pop(row, None)
+            columns["pid"][row] = 0
             columns["duration"][row] = columns["cpu"][row] = 0
 
     def run(
@@ -264,8 +228,8 @@ class TaskTable:
             row = rows.get(number)
             if row is None:
                 continue
-            begun = columns["started"][row] or min(time - heard, max(since, columns["assigned"][row]))
-            columns["pid"][row], columns["started"][row] = pid, begun
+            begun = self._started.get(row) or min(time - heard, max(since, columns["assigned"][row]))
+            columns["pid"][row], self._started[row] = pid, begun
             columns["duration"][row] = max(0, round(1e6 * (time - begun)))
             columns["cpu"][row] += max(0, round(1e6 * cpu * (time - max(since, begun))))
 
@@ -273,15 +237,16 @@ class TaskTable:
         self, tasks: Iterable[int], agent: int, statuses: Iterable[int], profiles: bytes, time: float
     ) -> Iterator[tuple[int, int, Profile]]:
         """Record that tasks ended; yields the row, status and profile of each."""
-        columns = self._columns
+        columns, place = self._columns, self._agents.place(agent)
         for task, status, record in zip(tasks, statuses, PROFILE.iter_unpack(profiles), strict=True):
             row = self._row(task, time)
             del self._live[task]
             profile = Profile._make(record)
             columns["step"][row], columns["status"][row], columns["ended"][row] = TaskStep.ENDED, status, time
             if profile.pid or not columns["pid"][row]:
-                columns["agent"][row] = agent
+                columns["agent"][row] = place
                 self._ran(row, profile)
+                self._started.pop(row, None)
             else:
                 self._stopped(row, time)
             self._has_ended((row,))
@@ -295,7 +260,7 @@ class TaskTable:
         row, columns = self._new_row(task, begun), self._columns
         columns["step"][row], columns["status"][row], columns["ended"][row] = TaskStep.ENDED, status, time
         columns["function"][row], columns["session"][row] = self.function_number(function), session
-        columns["agent"][row], columns["assigned"][row] = agent, begun
+        columns["agent"][row], columns["assigned"][row] = self._agents.place(agent), begun
         self._ran(row, profile)
         self._has_ended((row,))
 
@@ -309,18 +274,16 @@ class TaskTable:
         Raises TypeError, ValueError or OverflowError for values that a column cannot hold.
         """
         zeros = [0] * len(columns["id"])
-        self._columns = {name: array(code, columns.get(name, zeros)) for name, code in _COLUMNS.items()}
+        filled = {**columns, "agent": [self._agents.place(agent) for agent in columns.get("agent", zeros)]}
+        self._columns = {name: array(code, filled.get(name, zeros)) for name, code in _COLUMNS.items()}
 
     def agents(self) -> list[int]:
         """The numbers of agents that tasks have, or had; 0 of those without one."""
-        found: list[int] = np.unique(self._view("agent")).tolist()
-        return found
+        return [self.agent_of(place) for place in np.unique(self._view("agent")).tolist()]
 
     def renumber_agents(self, numbers: Mapping[int, int]) -> None:
         """Give these agents other numbers."""
-        view = self._view("agent")
-        known, places = np.unique(view, return_inverse=True)
-        view[:] = np.array([numbers.get(number, number) for number in known.tolist()], "Q")[places]
+        self._agents = Places(*(numbers.get(number, number) for number in self._agents.values))
 
     def take_ended(self) -> list[int]:
         """The rows of tasks that have ended since the last call."""
@@ -348,8 +311,8 @@ class TaskTable:
         return rows
 
     def _stopped(self, row: int, time: float) -> None:
-        """Whether the task was cancelled while it ran, so that its outcome is unknown."""
-        begun = self._columns["started"][row] or self._columns["assigned"][row]
+        """The task was cancelled while it ran, so that its outcome is unknown."""
+        begun = self._started.pop(row, 0.0) or self._columns["assigned"][row]
         self._columns["duration"][row] = max(0, round(1e6 * (time - begun)))
 
     def _row(self, task: int, time: float) -> int:
@@ -376,6 +339,7 @@ class TaskTable:
             for known in (self._live, self._before, self._unknown):
                 if known.get(evicted) == row:
                     del known[evicted]
+            self._started.pop(row, None)
             for name, column in columns.items():
                 column[row] = self._zero[name]
         columns["id"][row], columns["since"][row] = task, time
@@ -387,11 +351,11 @@ class TaskTable:
         """The newest row of a task."""
         if (row := self._live.get(task)) is not None:
             return row
-        return _last(self._view("id") == task)
+        return last(self._view("id") == task)
 
     def find_run(self, run: int) -> int | None:
         """The row of the task of this run of an agent."""
-        return _last((self._view("run") == run) & (self._view("step") == TaskStep.ASSIGNED))
+        return last((self._view("run") == run) & (self._view("step") == TaskStep.ASSIGNED))
 
     def runs(self) -> dict[int, int]:
         """The rows of the tasks that agents have, by run."""
@@ -405,9 +369,18 @@ class TaskTable:
     def state(self, row: int) -> str:
         """The state of the task in a row, in one word."""
         step = self._columns["step"][row]
-        if step == TaskStep.ASSIGNED and self._columns["started"][row]:
+        if step == TaskStep.ASSIGNED and row in self._started:
             return STATES[RUNNING]
         return ENDINGS[self._columns["status"][row]] if step == TaskStep.ENDED else STATES[step]
+
+    def agent(self, row: int) -> int:
+        """The number of the agent that the task in a row has, or had last; 0 if it had none."""
+        return self.agent_of(self._columns["agent"][row])
+
+    def since(self, row: int) -> float:
+        """When the run of the task in a row began, or when it was assigned if no worker has begun it."""
+        begun: float = self._started.get(row) or self._columns["assigned"][row]
+        return begun
 
     def value(self, name: str, row: int) -> Any:
         """The stored value of a column in a row."""
@@ -416,7 +389,7 @@ class TaskTable:
     def columns(self, names: Iterable[str], rows: Sequence[int] | Column) -> list[Column]:
         """Copies of what columns have in these rows."""
         chosen = np.array(rows, np.intp)
-        return [_take(self._view(name), chosen) for name in names]
+        return [take(self._view(name), chosen) for name in names]
 
     def values(self, name: str, rows: Sequence[int]) -> list[Any]:
         """The stored values of a column in these rows."""
@@ -425,15 +398,15 @@ class TaskTable:
 
     def function_names(self, rows: Sequence[int]) -> list[str]:
         """The names of the functions that the tasks in these rows call."""
-        return [self._names[number] for number in self.values("function", rows)]
+        return [self.name_of(number) for number in self.values("function", rows)]
 
     def row(self, row: int) -> TaskRow:
         """The task in this row."""
         get = {name: column[row] for name, column in self._columns.items()}
         return TaskRow(
-            get["id"], self.function_name(row), get["session"], self.state(row), get["agent"], get["worker"],
+            get["id"], self.function_name(row), get["session"], self.state(row), self.agent(row), get["worker"],
             get["pid"], get["attempt"], get["since"], get["assigned"], get["ended"], get["run"], get["duration"] / 1e6,
-            get["cpu"] / 1e6, get["memory"], get["fetch"] / 1e6, get["store"] / 1e6, get["parent"],
+            get["cpu"] / 1e6, int(get["memory"]), get["fetch"] / 1e6, get["store"] / 1e6, get["parent"],
         )  # fmt: skip
 
     def span(self, first: int, count: int) -> TaskSpan:
@@ -459,7 +432,7 @@ class TaskTable:
         """Groups with tasks that have not ended."""
         rows = np.flatnonzero(self._view("step") <= TaskStep.ASSIGNED)
         numbers, places = np.unique(self._view("group")[rows], return_inverse=True)
-        waits = self._view("started")[rows] == 0
+        waits = self._steps()[rows] != RUNNING
         oldest = np.full(len(numbers), np.inf)
         np.minimum.at(oldest, places[waits], self._view("since")[rows][waits])
         counts, waiting = (np.bincount(each, minlength=len(numbers)) for each in (places, places[waits]))
@@ -504,7 +477,7 @@ class TaskTable:
                 wanted &= self._in_state(state)
             rows = np.flatnonzero(wanted)
             keys = keys[rows]
-        chosen = _slice_of_order(keys, first, first + count, descending=descending)
+        chosen = slice_of_order(keys, first, first + count, descending=descending)
         if rows is not None:
             chosen = rows[chosen]
         return [self.row(int(row)) for row in chosen], len(keys)
@@ -512,20 +485,21 @@ class TaskTable:
     def _keys(self, order: str, agents: Mapping[int, str]) -> Column:
         """The sort keys of the rows."""
         if order == "function":
-            return _take(_ranks(self._names), self._view("function"))
+            return take(ranks(self._names.values), self._view("function"))
         if order == "state":
-            ranks = _ranks([*(STATES.get(number, "") for number in range(RUNNING + 1)), *ENDINGS.values()])
+            of_words = ranks([*(STATES.get(number, "") for number in range(RUNNING + 1)), *ENDINGS.values()])
             step = self._steps()
-            return _take(ranks, np.where(step == TaskStep.ENDED, RUNNING + 1 + self._view("status"), step))
+            return take(of_words, np.where(step == TaskStep.ENDED, RUNNING + 1 + self._view("status"), step))
         if order == "agent":
-            numbers, places = np.unique(self._view("agent"), return_inverse=True)
-            return _take(_ranks([agents.get(int(number), "") for number in numbers]), places)
+            return take(ranks([agents.get(number, "") for number in self._agents.values]), self._view("agent"))
         return self._view(order)
 
     def _steps(self) -> Column:
         """The step of each row; RUNNING for what workers run."""
-        step = self._view("step")
-        return np.where((step == TaskStep.ASSIGNED) & (self._view("started") > 0), RUNNING, step)
+        steps: Column = self._view("step").copy()
+        started = np.fromiter(self._started, np.intp, len(self._started))
+        steps[started[steps[started] == TaskStep.ASSIGNED]] = RUNNING
+        return steps
 
     def _in_state(self, state: str) -> Column:
         step = self._steps()
@@ -537,22 +511,26 @@ class TaskTable:
     def _within(self, subset: TaskSubset) -> Column:
         found: Column = np.ones(len(self), bool)
         if subset.function:
-            found &= self._view("function") == self._numbers.get(subset.function, len(self._names))
+            found &= self._view("function") == self._names.known(subset.function)
         if subset.sessions is not None:
             found &= np.isin(self._view("session"), np.array(subset.sessions, "I"))
         if subset.agents is not None:
-            found &= np.isin(self._view("agent"), np.array(subset.agents, "Q"))
+            found &= self._of_agents(subset.agents)
         if subset.pid:
             found &= self._view("pid") == subset.pid
         if subset.parent:
             found &= self._view("parent") == subset.parent
         return found
 
+    def _of_agents(self, numbers: Sequence[int]) -> Column:
+        found: Column = np.isin(self._view("agent"), [self._agents.known(number) for number in numbers])
+        return found
+
     def _with_text(self, text: str, agents: Mapping[int, str], clients: Mapping[int, str]) -> Column:
-        functions = np.array([text in name.lower() for name in self._names])
-        found: Column = _take(functions, self._view("function"))
+        functions = np.array([text in name.lower() for name in self._names.values])
+        found: Column = take(functions, self._view("function"))
         if those := [number for number, name in agents.items() if text in name.lower()]:
-            found |= np.isin(self._view("agent"), those)
+            found |= self._of_agents(those)
         if sessions := [session for session, name in clients.items() if text in name.lower()]:
             found |= np.isin(self._view("session"), sessions)
         if _is_number(text, 16):
