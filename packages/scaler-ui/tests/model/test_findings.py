@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scaler_protocol.messages import Status, WorkerState
 from scaler_protocol.monitoring import EventKind, MonitorHistory, MonitorMessage, StorageStatus, TaskEvents, TaskStep
 from scaler_protocol.profiles import NO_PROFILE, Profile
+from scaler_protocol.run_figures import RecentRuns
 from scaler_ui.model import overview
 from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.estimates import estimates
-from scaler_ui.model.findings import Finding, Severity, findings, sentence
+from scaler_ui.model.findings import Finding, Severity, _medians_of_others, findings, sentence
 from scaler_ui.model.model import MonitorModel
 
 if TYPE_CHECKING:
@@ -309,3 +313,46 @@ def test_a_long_name_pushes_out_no_other_finding(publications: Publications, hea
 def test_a_sentence_links_its_subject(text: str, subject: str, parts: tuple[str, str, str]) -> None:
     assert Finding(Severity.NOTE, text, subject, "host").parts == parts
     assert Finding(Severity.NOTE, text, subject).parts == (text, "", ""), "it has no page"
+
+
+@given(st.lists(st.floats(-1e9, 1e9), max_size=9))
+def test_medians_of_others(values: list[float]) -> None:
+    others = [values[:at] + values[at + 1 :] for at in range(len(values))]
+    assert _medians_of_others(values) == [median(each) if each else 0.0 for each in others]
+
+
+def test_findings_take_time_in_proportion_to_the_hosts(publications: Publications) -> None:
+    def looked_at(hosts: int) -> int:
+        """How often a figure of a host is compared, or its name."""
+        looks = 0
+
+        class Host(str):
+            def __eq__(self, other: object) -> bool:
+                nonlocal looks
+                looks += 1
+                return super().__eq__(other)
+
+            __hash__ = str.__hash__
+
+        class Seconds(float):
+            def __lt__(self, other: float) -> bool:
+                nonlocal looks
+                looks += 1
+                return super().__lt__(other)
+
+        names, count = [Host(f"h{number}") for number in range(hosts)], range(hosts)
+        two = publications.status()
+        columns: dict[str, Any] = {
+            name: [column[0]] * hosts
+            for name in two.COLUMNS[3]
+            if name.startswith("agent_") and (column := getattr(two, name))
+        }
+        columns |= {"agent_round_trips": [Seconds(number % 7) for number in count], "agent_hosts": names}
+        model = publications.model_of(publications.status(agents=range(1, hosts + 1), **columns))
+        for number, name in enumerate(names):
+            model.run_figures.runs["f", name] = RecentRuns(50, Seconds(number % 5), 25.0, 0.0)
+        looks = 0
+        findings(model, NOW)
+        return looks
+
+    assert looked_at(400) < 6 * looked_at(100)

@@ -178,13 +178,15 @@ def demand(model: MonitorModel, request: PageRequest) -> TablePage:
         waiting[GroupInfo("", 0, group.priority, group.needs, group.runtime)] += count
     rows: list[Row] = []
     reasons = WaitReasons(status)
+    offered, unused = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for capabilities, runtime, workers, assigned in zip(
+        status.agent_capabilities, status.agent_runtimes, status.agent_workers, status.agent_assigned, strict=True
+    ):
+        offered[capabilities, runtime] += workers
+        unused[capabilities, runtime] += max(0, workers - assigned)
     for group, count in waiting.items():
-        able = idle = 0
-        for capabilities, runtime, workers, assigned in zip(
-            status.agent_capabilities, status.agent_runtimes, status.agent_workers, status.agent_assigned, strict=True
-        ):
-            if not lacks(group.needs, group.runtime, capabilities, runtime):
-                able, idle = able + workers, idle + max(0, workers - assigned)
+        fit = [offer for offer in offered if not lacks(group.needs, group.runtime, *offer)]
+        able, idle = sum(offered[offer] for offer in fit), sum(unused[offer] for offer in fit)
         lack = reasons.lacking(group.needs, group.runtime)
         if lack:
             why = f"no worker offers {', '.join(lack)}"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
+from functools import cache
 from statistics import median_low
 
 from scaler_protocol.lazy_dataclass import dataclass
@@ -40,13 +41,19 @@ def estimates(model: MonitorModel) -> list[Estimate]:
         return []
     counts: dict[tuple[int, str], tuple[int, int]] = defaultdict(lambda: (0, 0))
     able: dict[tuple[int, str], int] = {}
-    offers = list(zip(status.agent_capabilities, status.agent_runtimes, status.agent_workers, strict=True))
+    offers = Counter[tuple[str, str]]()
+    for *offer, workers in zip(status.agent_capabilities, status.agent_runtimes, status.agent_workers, strict=True):
+        offers[offer[0], offer[1]] += workers
+
+    @cache
+    def workers_for(needs: str, runtime: str) -> int:
+        return sum(workers for offer, workers in offers.items() if not lacks(needs, runtime, *offer))
+
     for number, count, waiting, _ in model.tasks.open_groups():
         group = model.groups.get(number, GroupInfo())
         key = group.session, group.function
         counts[key] = counts[key][0] + count, counts[key][1] + waiting
-        workers = sum(size for needs, runtime, size in offers if not lacks(group.needs, group.runtime, needs, runtime))
-        able[key] = max(workers, able.get(key, 0))
+        able[key] = max(workers_for(group.needs, group.runtime), able.get(key, 0))
     means = _measured(model)
     found = [
         _estimate(model, session, function, *count, able[session, function], means)
@@ -81,7 +88,7 @@ def _measured(model: MonitorModel) -> dict[str, tuple[float, float]]:
 
 def _running(model: MonitorModel) -> dict[str, float]:
     """How long the runs of each function that go on have taken so far: the median."""
-    rows = list(model.tasks.runs().values())
+    rows = list(model.tasks.running().values())
     so_far: dict[str, list[float]] = defaultdict(list)
     for name, micros in zip(model.tasks.function_names(rows), model.tasks.values("duration", rows), strict=True):
         if micros:

@@ -6,9 +6,8 @@ import logging
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from statistics import median
 from typing import Final
 
 from scaler_protocol.lazy_dataclass import dataclass
@@ -116,7 +115,7 @@ def _progress(model: MonitorModel, status: MonitorStatus) -> Finding:
 
 def _longest_run(model: MonitorModel, status: MonitorStatus) -> tuple[float, str, str] | None:
     """Seconds so far, task and function of the run that has taken longest, if that is long."""
-    rows = model.tasks.runs()
+    rows = model.tasks.running()
     found = [rows[run] for run in status.worker_runs if run in rows]
     times = zip(model.tasks.values("duration", found), found, strict=True)
     micros, row = max(times, default=(0, 0))
@@ -171,18 +170,22 @@ def _shortages(status: MonitorStatus) -> Iterator[Finding]:
 
 def _hung_tasks(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
     """Tasks that run far longer than others of their function have run."""
-    rows, usual = model.tasks.runs(), dict[str, float]()
+    rows, usual = model.tasks.running(), dict[str, float]()
     for name, seconds in zip(status.function_names, status.function_seconds, strict=True):
         usual.setdefault(name, seconds)
+    places = [
+        (rows[run], agent)
+        for run, agent in zip(status.worker_runs, status.worker_agents, strict=True)
+        if run and run in rows
+    ]
     hung: list[tuple[float, int, str, int]] = []
-    for run, agent in zip(status.worker_runs, status.worker_agents, strict=True):
-        row = rows.get(run) if run else None
-        if row is None:
+    for (row, agent), micros in zip(places, model.tasks.values("duration", [row for row, _ in places]), strict=True):
+        if (seconds := micros / 1e6) <= HUNG_SECONDS:
             continue
-        name, seconds = model.tasks.function_name(row), model.tasks.value("duration", row) / 1e6
+        name = model.tasks.function_name(row)
         seen = model.functions.get(name)
         expected = max(usual.get(name, 0.0), seen.longest if seen else 0.0)
-        if expected and seconds > max(HUNG_SECONDS, HUNG * expected):
+        if expected and seconds > HUNG * expected:
             hung.append((seconds, model.tasks.value("id", row), name, agent))
     if hung:
         seconds, task, name, agent = max(hung)
@@ -232,7 +235,7 @@ def _starving_clients(model: MonitorModel, status: MonitorStatus) -> Iterator[Fi
             waits[group.session] = min(since, waits.get(group.session, math.inf))
     if len(status.client_sessions) < 2 or not running(status):
         return
-    rows = model.tasks.runs()
+    rows = model.tasks.running()
     served = {model.tasks.value("session", rows[run]) for run in status.worker_runs if run in rows}
     for session, since in waits.items():
         if session not in served and since < status.at - STARVING_SECONDS and session in status.client_sessions:
@@ -299,17 +302,21 @@ def _sick_hosts(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]
 def _odd_runs(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
     """Hosts on which a function takes longer, or raises more often, than on the others."""
     by_function: dict[str, dict[str, RecentRuns]] = defaultdict(dict)
+    connected = set(status.agent_hosts)
     for (name, host), runs in model.run_figures.runs.items():
-        if runs.count >= LEAST_RUNS and host in status.agent_hosts:
+        if runs.count >= LEAST_RUNS and host in connected:
             by_function[name][host] = runs
     for name, hosts in by_function.items():
-        called = shortened(name, NAME)
-        for host, runs in hosts.items():
-            others = [each for other, each in hosts.items() if other != host]
-            if not others:
-                continue
-            usual, failing = median(each.seconds for each in others), median(each.failures for each in others)
-            if runs.seconds > SLOW * usual + 2 * median(each.deviation for each in others):
+        if len(hosts) < 2:
+            continue
+        called, among = shortened(name, NAME), hosts.values()
+        seconds, deviations, failures = (
+            _medians_of_others(column)
+            for column in zip(*((each.seconds, each.deviation, each.failures) for each in among), strict=True)
+        )
+        others = zip(seconds, deviations, failures, strict=True)
+        for (host, runs), (usual, spread, failing) in zip(hosts.items(), others, strict=True):
+            if runs.seconds > SLOW * usual + 2 * spread:
                 taken = f"{duration(runs.seconds)} there, {duration(usual)} elsewhere"
                 text = f"Host {host} is slow: {called} takes {taken}."
                 yield Finding(Severity.WARNING, text, host, "host")
@@ -333,9 +340,19 @@ def _compared(status: MonitorStatus, column: Iterable[float]) -> Iterator[tuple[
     worst: dict[str, float] = {}
     for host, value in zip(status.agent_hosts, column, strict=True):
         worst[host] = max(value, worst.get(host, 0.0))
-    for host, value in worst.items():
-        others = [other for each, other in worst.items() if each != host]
-        yield host, value, median(others) if others else 0.0
+    usual = _medians_of_others([*worst.values()])
+    yield from zip(worst, worst.values(), usual, strict=True)
+
+
+def _medians_of_others(values: Sequence[float]) -> list[float]:
+    """Of each value the median of the others, 0 without others: values are sorted once for all."""
+    ranked = sorted(range(len(values)), key=values.__getitem__)
+    found = [0.0] * len(values)
+    middle = (len(values) - 2) // 2, (len(values) - 1) // 2
+    if len(values) > 1:
+        for rank, at in enumerate(ranked):
+            found[at] = sum(values[ranked[place + (place >= rank)]] for place in middle) / 2
+    return found
 
 
 def _short_of_room(status: MonitorStatus) -> Iterator[Finding]:

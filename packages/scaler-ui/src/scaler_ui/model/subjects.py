@@ -13,7 +13,7 @@ from scaler_ui.model.failures import failures_of
 from scaler_ui.model.graph_looks import GraphLook, GraphLooks
 from scaler_ui.model.host_rows import host_rows
 from scaler_ui.model.model import MonitorModel
-from scaler_ui.model.tables import current_tasks, function_of, task_of_run, worker_rows
+from scaler_ui.model.tables import current_tasks, function_of, worker_rows
 from scaler_ui.model.views import OUTCOMES, Row, TablePage, page_of, sessions_of
 
 NAMED = 3
@@ -88,17 +88,16 @@ def worker_facts(model: MonitorModel, agent: str, pid: int, now: float) -> Facts
     if not numbers or model.status is None:
         return None
     host = _link("host", "host", model.hosts.get(numbers[-1], ""))
-    for row in worker_rows(model.status, now - model.heard):
-        if (row.agent, row.pid) == (agent, pid):
-            place = task_of_run(model, row.run)
-            task = model.tasks.row(place) if place is not None else None
+    for row in worker_rows(model.status, now - model.heard, numbers):
+        if row.pid == pid:
+            (task,) = current_tasks(model, [row.run])
             return [
                 Fact("state", row.state),
                 host,
                 Fact("agent", agent),
                 _link("task", "task", f"{task.id:x}" if task else ""),
                 _link("function", "function", function_of(model, row, task)),
-                Fact("for", duration(task.duration) if task else ""),
+                Fact("for", duration(task.elapsed) if task else ""),
                 Fact("cpu", f"{row.cpu:.1f} %"),
                 Fact("memory", size(row.rss)),
                 Fact("queued", f"{row.queued:,}"),
@@ -135,7 +134,10 @@ def runners(model: MonitorModel, host: str, request: PageRequest) -> TablePage:
     """The workers of a host with what they run."""
     if model.status is None:
         return TablePage([], 0)
-    workers = [worker for worker in worker_rows(model.status) if worker.host == host]
+    status = model.status
+    workers = worker_rows(
+        status, agents={agent for agent, its in zip(status.agents, status.agent_hosts, strict=True) if its == host}
+    )
     rows: list[Row] = [
         {
             "key": f"{worker.number}/{worker.pid}",
@@ -144,7 +146,7 @@ def runners(model: MonitorModel, host: str, request: PageRequest) -> TablePage:
             "state": worker.state,
             "task": f"{task.id:x}" if task else "",
             "function": function_of(model, worker, task),
-            "elapsed": task.duration if task else 0.0,
+            "elapsed": task.elapsed if task else 0.0,
             "cpu": worker.cpu,
             "rss": worker.rss,
             "queued": worker.queued,

@@ -6,21 +6,19 @@ Fractions of CPU are in percent of a core, memory in bytes, lag in seconds.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
 from heapq import merge
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from scaler_protocol import status_counts
-from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.messages import WorkerState
 from scaler_protocol.monitoring import EventKind, MonitorStatus
 from scaler_ui.model.findings import findings
 from scaler_ui.model.host_rows import host_rows
 from scaler_ui.model.model import IN_TASK, MonitorEvent, MonitorModel, stale_report_seconds
-from scaler_ui.model.task_table import TaskRow
 
 EVENTS_SHOWN = 20
 """Events of each kind."""
@@ -34,8 +32,7 @@ STATE_WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerRow:
+class WorkerRow(NamedTuple):
     """One worker. `agt_…`, `lag` and `silence` are of its agent; `itl`: it is up, has a task, and the task waits."""
 
     worker: str
@@ -53,15 +50,23 @@ class WorkerRow:
     lag: float
     itl: str
     silence: float
+    """Seconds since the last report of the agent."""
     stale: bool
     run: int
     capabilities: str
     number: int
-    """Seconds since the last report of the agent."""
 
 
-def worker_rows(status: MonitorStatus, quiet: float = 0.0) -> list[WorkerRow]:
-    """All workers of all agents; the status is `quiet` seconds old."""
+class CurrentTask(NamedTuple):
+    """A task that a worker runs, and for how many seconds."""
+
+    id: int
+    function: str
+    elapsed: float
+
+
+def worker_rows(status: MonitorStatus, quiet: float = 0.0, agents: Collection[int] | None = None) -> list[WorkerRow]:
+    """All workers, or those of these agents; the status is `quiet` seconds old."""
     places = {number: place for place, number in enumerate(status.agents)}
     stale = stale_report_seconds(status)
     rows = []
@@ -69,6 +74,8 @@ def worker_rows(status: MonitorStatus, quiet: float = 0.0) -> list[WorkerRow]:
         status.worker_agents, status.worker_names, status.worker_pids, status.worker_states, status.worker_runs,
         status.worker_cpus, status.worker_rsses, status.worker_queues, strict=True,
     ):  # fmt: skip
+        if agents is not None and agent not in agents:
+            continue
         at = places[agent]
         has_task = state in (WorkerState.RUNNING, WorkerState.BLOCKED) or (state == WorkerState.DRAINING and run != 0)
         flags = (state != WorkerState.STARTING, has_task, state == WorkerState.BLOCKED)
@@ -155,7 +162,7 @@ def fields(model: MonitorModel, now: float) -> dict[str, Any]:
         },
         "hosts": list(host_rows(model, status).values()),
         "workers": [
-            {**asdict(worker), "function": function_of(model, worker, task), "elapsed": task.duration if task else 0.0}
+            {**worker._asdict(), "function": function_of(model, worker, task), "elapsed": task.elapsed if task else 0.0}
             for worker, task in zip(workers, tasks, strict=True)
         ],
         "managers": [asdict(manager) for manager in manager_rows(status)],
@@ -174,13 +181,16 @@ def _last_of_each_kind(events: Iterable[MonitorEvent]) -> Iterable[MonitorEvent]
     return merge(*kinds.values(), key=attrgetter("time"))
 
 
-def current_tasks(model: MonitorModel, runs: Iterable[int]) -> list[TaskRow | None]:
+def current_tasks(model: MonitorModel, runs: Sequence[int]) -> list[CurrentTask | None]:
     """The tasks of these runs, as far as they are known."""
-    rows = model.tasks.runs()
-    return [model.tasks.row(rows[run]) if run in rows else None for run in runs]
+    tasks, places = model.tasks, model.tasks.runs()
+    rows = [places[run] for run in runs if run in places]
+    seconds = [micros / 1e6 for micros in tasks.values("duration", rows)]
+    found = map(CurrentTask, tasks.values("id", rows), tasks.function_names(rows), seconds)
+    return [next(found) if run in places else None for run in runs]
 
 
-def function_of(model: MonitorModel, worker: WorkerRow, task: TaskRow | None) -> str:
+def function_of(model: MonitorModel, worker: WorkerRow, task: CurrentTask | None) -> str:
     """The function that a worker runs; of tasks that have ended since its host reported them, that of the last one."""
     if task is not None:
         return task.function

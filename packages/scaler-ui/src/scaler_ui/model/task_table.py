@@ -357,6 +357,11 @@ class TaskTable:
         """The row of the task of this run of an agent."""
         return last((self._view("run") == run) & (self._view("step") == TaskStep.ASSIGNED))
 
+    def running(self) -> dict[int, int]:
+        """The rows of the tasks that workers run, by run: those of `runs` that were reported so."""
+        rows = [row for row in self._started if self._columns["step"][row] == TaskStep.ASSIGNED]
+        return dict(zip(self.values("run", rows), rows, strict=True))
+
     def runs(self) -> dict[int, int]:
         """The rows of the tasks that agents have, by run."""
         rows = np.flatnonzero(self._view("step") == TaskStep.ASSIGNED)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +20,7 @@ from scaler_ui.model.addresses import PageRequest, worker_name
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.moments import Moment, mean_latency
 from scaler_ui.model.reasons import briefly
-from scaler_ui.model.tables import function_of, worker_rows
+from scaler_ui.model.tables import current_tasks, function_of, worker_rows
 from scaler_ui.model.task_table import ENDINGS, STATES, TaskRow, TaskSubset
 
 Row = dict[str, Any]
@@ -132,20 +131,18 @@ def workers(model: MonitorModel, request: PageRequest, now: float) -> TablePage:
     if model.status is None:
         return TablePage([], 0)
     # Browsers have no integers of 64 bits, and names and process ids repeat from host to host.
-    running, rows = model.tasks.runs(), list[Row]()
-    for row in worker_rows(model.status, now - model.heard):
-        place = running.get(row.run)
-        task = model.tasks.row(place) if place is not None else None
-        rows.append(
-            {
-                **asdict(row),
-                "run": f"{row.run:x}",
-                "key": f"{row.number}/{row.pid}",
-                "page": worker_name(row.agent, row.pid),
-                "task": f"{task.id:x}" if task else "",
-                "function": function_of(model, row, task),
-            }
-        )
+    found = worker_rows(model.status, now - model.heard)
+    rows: list[Row] = [
+        {
+            **row._asdict(),
+            "run": f"{row.run:x}",
+            "key": f"{row.number}/{row.pid}",
+            "page": worker_name(row.agent, row.pid),
+            "task": f"{task.id:x}" if task else "",
+            "function": function_of(model, row, task),
+        }
+        for row, task in zip(found, current_tasks(model, [row.run for row in found]), strict=True)
+    ]
     page = page_of(rows, request, ("worker", "agent", "host", "state", "function", "capabilities"))
     shown = [
         {

@@ -213,7 +213,7 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
     from scaler_ui.web.access import AccessGuard
     from scaler_ui.web.operator_actions import OperatorActions
     from scaler_ui.web.pages import Pages
-    from scaler_ui.web.requests import ODD_EVENT_LOGS, HeadAsGet, tell_odd_events, unknown_page
+    from scaler_ui.web.requests import FILES, ODD_EVENT_LOGS, CompressedFiles, HeadAsGet, tell_odd_events, unknown_page
 
     logging.getLogger("uvicorn.error").addFilter(_is_a_fault)
     for name in ODD_EVENT_LOGS:
@@ -230,6 +230,7 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
         return unknown_page()
 
     names = (options.host, socket.gethostname(), socket.getfqdn(), *options.name)
+    app.add_middleware(CompressedFiles, paths=FILES)
     app.add_middleware(HeadAsGet)
     app.add_middleware(AccessGuard, token=token, names=names, user_header=options.user_header, proxies=options.proxy)
     app.timer(LOOK_SECONDS, listening.look)

@@ -9,7 +9,7 @@ from nicegui import ui
 from scaler_ui.listening import Listening
 from scaler_ui.model import overview, views
 from scaler_ui.model.addresses import address
-from scaler_ui.model.findings import Finding, findings
+from scaler_ui.model.findings import Finding
 from scaler_ui.web.charts import Line, LinesOverTime
 from scaler_ui.web.kinds import LAST_FAILURES, PROGRESS
 from scaler_ui.web.parts import Figures, ServerTable, heading, subheading
@@ -72,12 +72,12 @@ class OverviewPage:
                         ui.link(subject, address(finding.place, finding.subject))
                         ui.label(behind)
 
-        shown = findings(self._model, self._listening.now)
+        shown = self._listening.findings()
         sentences(shown)
 
         def refresh() -> None:
             nonlocal shown
-            now = findings(self._model, self._listening.now)
+            now = self._listening.findings()
             if now != shown:
                 shown = now
                 sentences.refresh(now)

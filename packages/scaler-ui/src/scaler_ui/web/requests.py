@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
+import nicegui
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -22,6 +27,8 @@ _HANDLERS = frozenset({"_handle_event_internal", "run_async_handler", "_websocke
 messages and packets."""
 ODD_EVENT_LOGS = ("asyncio", "engineio.server", "uvicorn.error")
 """The loggers where tracebacks of these end."""
+FILES = tuple(f"/_nicegui/{nicegui.__version__}/{kind}/" for kind in ("static", "components", "esm"))
+"""The addresses of NiceGUI's files: scripts, styles and fonts, 2.5 MB for the first page."""
 HEAD_SECONDS = 10.0
 """Time for the head of a request, at least; at most twice as long."""
 
@@ -44,6 +51,52 @@ class HeadAsGet:
         """Handle one request or connection."""
         is_head = scope["type"] == "http" and scope["method"] == "HEAD"
         await self._app({**scope, "method": "GET"} if is_head else scope, receive, send)
+
+
+class CompressedFiles:
+    """ASGI middleware that has files compressed once, and keeps them: these paths are of files that do not change."""
+
+    def __init__(self, app: Application, paths: tuple[str, ...]) -> None:
+        self._app, self._paths = app, paths
+        self._kept: dict[str, list[MutableMapping[str, Any]]] = {}
+        """The messages of a response, by path."""
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        """Handle one request or connection."""
+        if scope["type"] != "http" or not scope["path"].startswith(self._paths) or not _takes_whole(scope):
+            await self._app(scope, receive, send)
+            return
+        response = self._kept.get(scope["path"])
+        if response is None:
+            response = []
+            await self._app(scope, receive, partial(_append, response))
+            if response[0]["status"] == HTTPStatus.OK:
+                response = self._kept[scope["path"]] = await asyncio.to_thread(_compressed, response)
+        for message in response:
+            await send(dict(message))
+
+
+def _takes_whole(scope: MutableMapping[str, Any]) -> bool:
+    """Whether a request is for a whole file, compressed."""
+    headers = Headers(scope=scope)
+    return (
+        scope["method"] == "GET"
+        and "gzip" in headers.get("accept-encoding", "")
+        and not {"range", "if-none-match", "if-modified-since"}.intersection(headers)
+    )
+
+
+async def _append(messages: list[MutableMapping[str, Any]], message: MutableMapping[str, Any]) -> None:
+    messages.append(message)
+
+
+def _compressed(response: list[MutableMapping[str, Any]]) -> list[MutableMapping[str, Any]]:
+    start, *parts = response
+    body = gzip.compress(b"".join(part.get("body", b"") for part in parts))
+    headers = MutableHeaders(raw=list(start["headers"]))
+    headers["content-encoding"], headers["content-length"] = "gzip", str(len(body))
+    headers.add_vary_header("accept-encoding")
+    return [{**start, "headers": headers.raw}, {"type": "http.response.body", "body": body}]
 
 
 def tell_odd_events(record: logging.LogRecord) -> bool:

@@ -13,7 +13,6 @@ from scaler_protocol.errors import AddressError
 from scaler_ui.listening import Listening
 from scaler_ui.model import failures, subjects, views, workload_views
 from scaler_ui.model.addresses import PageRequest, address, name_in, read_task, read_worker
-from scaler_ui.model.findings import findings
 from scaler_ui.model.graph_looks import GraphLooks
 from scaler_ui.model.reasons import is_to_ask, printed, why
 from scaler_ui.model.subjects import Fact
@@ -214,7 +213,7 @@ class SubjectPages:
             told = ui.label().classes("told is-warning")
 
             def tell() -> None:
-                about = [each.text for each in findings(self._model, self._listening.now) if each.subject == host]
+                about = [each.text for each in self._listening.findings() if each.subject == host]
                 told.text = "\n".join(about)
                 card.set_visibility(bool(about))
 
