@@ -1,9 +1,10 @@
-"""Requests of readers: unfinished ones, and HEAD."""
+"""Requests of readers: unfinished ones, HEAD, and files."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import gzip
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterator
@@ -65,6 +66,52 @@ def test_who_does_not_finish_a_request_is_disconnected(monkeypatch: pytest.Monke
     assert slow.endswith(b"ok"), "the time of an answer is not limited"
     assert several.count(b"200 OK") == 2
     assert b"200 OK" in head and head.endswith(b"\r\n\r\n"), "only the head of the page"
+
+
+def test_files_are_compressed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, asked = b"var a;" * 1_000, list[str]()
+
+    async def files(scope: Any, receive: object, send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+        asked.append(scope["path"])
+        headers = [(b"content-type", b"text/javascript"), (b"content-length", b"6000")]
+        await send(
+            {"type": "http.response.start", "status": 404 if "none" in scope["path"] else 200, "headers": headers}
+        )
+        await send({"type": "http.response.body", "body": text[:2_000], "more_body": True})
+        await send({"type": "http.response.body", "body": text[2_000:]})
+
+    application = requests.CompressedFiles(files, ("/static/",))
+
+    def get(path: str, **headers: str) -> tuple[dict[bytes, bytes], bytes]:
+        """Headers and body."""
+        sent: list[dict[str, Any]] = []
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        fields = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+        scope = {"type": "http", "method": "GET", "path": path, "headers": fields}
+        asyncio.run(application(scope, None, send))
+        return dict(sent[0]["headers"]), b"".join(message["body"] for message in sent[1:])
+
+    for _ in range(3):
+        headers, body = get("/static/a.js", accept_encoding="gzip, br")
+        assert gzip.decompress(body) == text and headers[b"content-encoding"] == b"gzip"
+        assert headers[b"content-length"] == str(len(body)).encode() and headers[b"content-type"] == b"text/javascript"
+    assert asked == ["/static/a.js"]
+    for path, headers_sent in (
+        ("/static/a.js", {}),
+        ("/static/a.js", {"accept_encoding": "gzip", "range": "bytes=0-5"}),
+        ("/static/a.js", {"accept_encoding": "gzip", "if_none_match": "x"}),
+        ("/static/none.js", {"accept_encoding": "gzip"}),
+        ("/page", {"accept_encoding": "gzip"}),
+    ):
+        assert get(path, **headers_sent) == ({b"content-type": b"text/javascript", b"content-length": b"6000"}, text)
+    monkeypatch.setattr(application, "_room", 10)
+    asked.clear()
+    for _ in range(2):
+        assert gzip.decompress(get("/static/b.js", accept_encoding="gzip")[1]) == text
+    assert asked == ["/static/b.js"] * 2, "there is no room for it"
 
 
 @contextmanager

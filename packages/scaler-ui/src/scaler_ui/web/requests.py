@@ -29,6 +29,8 @@ ODD_EVENT_LOGS = ("asyncio", "engineio.server", "uvicorn.error")
 """The loggers where tracebacks of these end."""
 FILES = tuple(f"/_nicegui/{nicegui.__version__}/{kind}/" for kind in ("static", "components", "esm"))
 """The addresses of NiceGUI's files: scripts, styles and fonts, 2.5 MB for the first page."""
+KEPT_BYTES = 8 * 2**20
+"""Compressed files that are kept: one may have many addresses, such as static/../static/a.js."""
 HEAD_SECONDS = 10.0
 """Time for the head of a request, at least; at most twice as long."""
 
@@ -60,6 +62,7 @@ class CompressedFiles:
         self._app, self._paths = app, paths
         self._kept: dict[str, list[MutableMapping[str, Any]]] = {}
         """The messages of a response, by path."""
+        self._room = KEPT_BYTES
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         """Handle one request or connection."""
@@ -71,7 +74,10 @@ class CompressedFiles:
             response = []
             await self._app(scope, receive, partial(_append, response))
             if response[0]["status"] == HTTPStatus.OK:
-                response = self._kept[scope["path"]] = await asyncio.to_thread(_compressed, response)
+                response = await asyncio.to_thread(_compressed, response)
+                self._room -= len(response[1]["body"])
+                if self._room >= 0:
+                    self._kept[scope["path"]] = response
         for message in response:
             await send(dict(message))
 
