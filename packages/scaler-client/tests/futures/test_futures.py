@@ -183,6 +183,17 @@ def test_failures_of_the_engine_and_of_loading(desk: FutureDesk) -> None:
     assert isinstance(unreadable_error.exception(), DeserializeError)
 
 
+def test_a_result_of_a_module_that_is_missing_here_says_what_to_do(desk: FutureDesk) -> None:
+    future = make(desk)
+    settle(future, Status.VALUE, b"cunknown_models\nQuote\n.")
+    with pytest.raises(DeserializeError) as caught:
+        future.result()
+    assert str(caught.value) == (
+        "the result could not be loaded here: ModuleNotFoundError: No module named 'unknown_models':"
+        " install it where this program runs, or set its PYTHONPATH"
+    )
+
+
 class LoadTrouble:
     """What happens while a result is loaded, as long as there is something left to happen."""
 

@@ -14,7 +14,7 @@ from scaler_client.core.records import LocalFailure
 from scaler_client.futures.waiters import WaitTimeoutError
 from scaler_client.objects.handles import fetched
 from scaler_client.payloads.pickles import load_with
-from scaler_client.payloads.user_exceptions import Origin
+from scaler_client.payloads.user_exceptions import Origin, headline
 from scaler_protocol.buffers import Buffer
 from scaler_protocol.errors import DeserializeError, ScalerError, StorageLostError, restore
 from scaler_protocol.lazy_dataclass import dataclass
@@ -149,7 +149,11 @@ def refuse(what: str, problem: BaseException) -> NoReturn:
     """
     if isinstance(problem, MemoryError | KeyboardInterrupt) or is_interruption(problem):
         raise problem
-    raise DeserializeError(f"{what} can not be loaded here: {problem!r}") from problem
+    remedy = ": install it where this program runs, or set its PYTHONPATH"
+    missing = isinstance(problem, ModuleNotFoundError)
+    raise DeserializeError(
+        f"{what} could not be loaded here: {headline(problem)}{remedy if missing else ''}"
+    ) from problem
 
 
 def is_interruption(error: BaseException) -> bool:
