@@ -211,11 +211,17 @@ class LostModuleError(ImportError):
 
 
 class SlottedError(Exception):
-    __slots__ = ("code",)
+    """As NumPy's AxisError: its text comes from slots, some of which are None, or not set."""
+
+    __slots__ = ("code", "prefix", "unset")
 
     def __init__(self, code: int) -> None:
         super().__init__("slotted")
         self.code = code
+        self.prefix = None
+
+    def __str__(self) -> str:
+        return f"{self.prefix or 'code'} {self.code}"
 
 
 class NamedFileError(OSError):
@@ -237,7 +243,7 @@ def test_fields_of_classes_written_in_c_come_along() -> None:
     _, loaded = raised(fail, LostModuleError("prices"))
     assert isinstance(loaded, LostModuleError) and (loaded.name, loaded.path) == ("prices", "/somewhere")
     _, loaded = raised(fail, SlottedError(7))
-    assert isinstance(loaded, SlottedError) and loaded.code == 7
+    assert isinstance(loaded, SlottedError) and str(loaded) == "code 7" and not hasattr(loaded, "unset")
     _, loaded = raised(fail, NamedFileError())
     assert isinstance(loaded, NamedFileError) and (loaded.errno, loaded.filename) == (2, "mine")
 

@@ -26,6 +26,7 @@ _OF_PYTHON: Final = tuple(
 _FIELD: Final = (GetSetDescriptorType, MemberDescriptorType)
 _NOT_SENT: Final = frozenset({*vars(BaseException), "__weakref__", "obj"})
 """Fields that are sent otherwise, and the object whose attribute is missing, which may be anything."""
+_UNSET: Final = object()
 _TBLIB: Final = "tblib.pickling_support"
 """Libraries have it pickle all exceptions."""
 _STUB: Final = compile("raise error", "", "exec")
@@ -122,11 +123,12 @@ def _fields(error: BaseException) -> dict[str, Any]:
     fields = {"args": error.args, **attributes_of(error)}
     hidden = {*_NOT_SENT}
     for base in type(error).__mro__ if not isinstance(error, _GROUP) else ():  # fields of a group cannot be set
-        own = base.__module__ == builtins.__name__ or "__slots__" in vars(base)
+        of_python = base.__module__ == builtins.__name__
+        own = of_python or "__slots__" in vars(base)
         for name, field in vars(base).items():
             if own and name not in hidden and type(field) in _FIELD:
-                value = getattr(error, name, None)
-                if value is not None:  # str() of the exception would show it
+                value = getattr(error, name, _UNSET)
+                if value is not _UNSET and not (of_python and value is None):  # str() would show that it was set
                     fields[name] = value
         hidden.update(vars(base))
     return fields
