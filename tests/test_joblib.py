@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import threading
@@ -120,6 +121,21 @@ def test_the_first_failure_is_raised_and_the_others_are_cancelled(tmp_path: Path
         joblib.Parallel(batch_size=1)(joblib.delayed(raise_at)(3, number, tmp_path) for number in range(1_000))
     assert len(list(tmp_path.iterdir())) < 1_000
     assert joblib.Parallel()([joblib.delayed(square)(2)])[0][0] == 4
+
+
+@pytest.mark.usefixtures("backend")
+def test_a_call_that_fails_leaves_others_that_are_under_way_alone() -> None:
+    def calls(sign: int) -> Iterator[Any]:
+        return (joblib.delayed(math.sqrt)(sign * number**2) for number in range(1, 201))
+
+    others = joblib.Parallel(return_as="generator", batch_size=1)(calls(1))
+    assert next(others) == 1
+    with pytest.raises(ValueError, match="math domain"):
+        joblib.Parallel()(calls(-1))
+    failing = joblib.Parallel(return_as="generator")(calls(-1))
+    assert list(others) == list(range(2, 201))
+    with pytest.raises(ValueError, match="math domain"):
+        next(failing)
 
 
 @pytest.mark.usefixtures("backend")

@@ -168,6 +168,9 @@ class ScalerBackend(ParallelBackendBase):
         }
         self._connection: dict[str, Any] = {"address": address, "keys": keys, "insecure": insecure}
         self._client = client
+        self.parallel: Any = None
+        self._lender: ScalerBackend | None = None
+        """The backend whose connection this one uses, which lasts as long as that one."""
         self._shared: dict[int, tuple[Any, ObjectReference[Any]]] = {}
         """By identity: arguments of this call that were sent; they are kept alive, so that no other one has theirs."""
         self._copies = _Copies()
@@ -204,13 +207,19 @@ class ScalerBackend(ParallelBackendBase):
         count = self.effective_n_jobs(n_jobs)
         if n_jobs == 1 or (count == 1 and self.nesting_level):
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
-        self.parallel = parallel
-        self._connected()
+        if self.parallel is not parallel:
+            raise FallbackToBackend(self._of(parallel))
         # Where the workers are the limit, each has another task ahead; further workers may come for a backlog.
         ahead = math.inf if parallel.pre_dispatch == "all" else 2 * count
         self._jobs, self._limit = count, count if count < self._workers() else ahead
         self._max_bytes = options.get("max_nbytes", _SHARED_BYTES)
         return count
+
+    def _of(self, parallel: Any) -> ScalerBackend:
+        """This backend for one Parallel: several may be under way, with `return_as` or in threads, and one may fail."""
+        backend = ScalerBackend(client=self._connected(), nesting_level=self.nesting_level, **self._task_options)
+        backend.parallel, backend._lender = parallel, self
+        return backend
 
     def start_call(self) -> None:
         """A call of Parallel has found out how many workers it has."""
