@@ -1,5 +1,5 @@
 // Checks the client on a real cluster: `check ADDRESS [KEYS]`, or `check ADDRESS KEYS CALLS` for a long map whose
-// cluster is broken meanwhile. Prints what it saw; the exit code is 1 if something was wrong.
+// cluster is broken meanwhile, or `check ADDRESS KEYS CALLS alone` for calls one after the other. Prints what it saw; the exit code is 1 if something was wrong.
 
 #include <sys/resource.h>
 #include <sys/time.h>
@@ -27,6 +27,16 @@ void expect_error(const std::string& name, const std::string& part, Function fun
         const bool right = error.name == name && std::string(error.what()).find(part) != std::string::npos;
         expect(right, error.name + ": " + error.what());
     }
+}
+
+int alone(scaler::Client& client, int calls) {
+    for (int call = 0; call < calls; ++call) try {
+        const auto value = client.submit("math:sqrt", '[' + std::to_string(call) + ']').result.get();
+        std::cout << "value " << value << std::endl;
+    } catch (const scaler::Error& error) {
+        std::cout << error.name << ' ' << error.what() << std::endl;
+    }
+    return 0;
 }
 
 int long_map(scaler::Client& client, int calls) {
@@ -79,6 +89,7 @@ int main(int count, char** words) {
     options.name = "check of the C++ client";
     if (count > 2) options.keys = words[2];
     scaler::Client client(address, options);
+    if (count > 4) return alone(client, std::stoi(words[3]));
     if (count > 3) return long_map(client, std::stoi(words[3]));
 
     expect(client.submit("math:sqrt", "[16]").result.get() == "4.0", "a result");

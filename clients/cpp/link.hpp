@@ -238,6 +238,7 @@ private:
         if (frame.sequence != received_ + 1) return drop();
         received_ += 1;
         if (owed_++ == 0) owed_since_ = heard_at_;
+        KJ_ON_SCOPE_FAILURE(received_ -= 1);  // a malformed message does not count
         owner_.received(*this, message, frame.payload);
     }
 

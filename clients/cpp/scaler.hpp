@@ -10,6 +10,7 @@
 #include <future>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <regex>
 #include <thread>
 
@@ -85,7 +86,7 @@ public:
 
 private:
     static constexpr size_t kInline = 16'384, kMessageBytes = 1 << 20;
-    enum : uint8_t { kClient = 1, kStorage = 1, kJson = 1, kValue = 0, kCancelled = 3 };
+    enum : uint8_t { kClient = 1, kStorage = 1, kJson = 1, kValue = 0, kCancelled = 3, kLost = 4 };
 
     // A call that has not ended. A long one is stored before it is submitted, and a long result is fetched.
     struct Task {
@@ -94,7 +95,8 @@ private:
         uint8_t status = kValue;
         std::string function;
         std::string payload;  // the call, or its reference once it is stored; later the result
-        size_t moved = 0;  // bytes of it that were stored or fetched
+        uint64_t size = 0;  // of the object that is stored or fetched
+        uint64_t moved = 0;  // bytes of it that were
         uint64_t version = 0;  // of the object that is fetched
         std::vector<std::string> objects{};  // that are stored for this call
         std::promise<std::string> result{};
@@ -227,14 +229,14 @@ private:
 
     void done(Done::Reader done, std::string_view payload) {
         const auto ids = done.getTasks();
+        check(done, payload.size());
         scheduler_.send([&](auto message) { message.initRelease().setTasks(ids); });
         std::vector<bool> stored(ids.size());
-        for (const auto at : done.getStored()) stored.at(at) = true;
+        for (const auto at : done.getStored()) stored[at] = true;
         for (unsigned at = 0; at < ids.size(); ++at) {
             const auto outcome = payload.substr(0, done.getResultsLengths()[at]);
             payload.remove_prefix(outcome.size());
             uint64_t size = 0;
-            KJ_REQUIRE(!stored[at] || outcome.size() == 16 + sizeof size, "a reference has 24 bytes");
             if (stored[at]) std::memcpy(&size, outcome.data() + 16, sizeof size);
             const std::string object(outcome.substr(0, 16));
             const auto found = tasks_.find(ids[at]);
@@ -245,9 +247,20 @@ private:
             auto& task = found->second;
             leave_scheduler(task);
             task.status = done.getStatuses()[at];
-            task.payload = stored[at] ? std::string(size, '\0') : std::string(outcome);
-            stored[at] ? begin(task, Task::kFetching, object) : finish(task);
+            task.size = size;
+            task.payload = stored[at] ? "" : outcome;
+            size > 0 ? begin(task, Task::kFetching, object) : finish(task);
         }
+    }
+
+    // Throws kj::Exception for a Done that contradicts itself.
+    static void check(Done::Reader done, size_t size) {
+        const auto statuses = done.getStatuses();
+        const auto lengths = done.getResultsLengths();
+        KJ_REQUIRE(statuses.size() == done.getTasks().size() && lengths.size() == statuses.size(), "unequal columns");
+        for (const auto status : statuses) KJ_REQUIRE(status <= kLost, "an unknown status");
+        for (const auto at : done.getStored()) KJ_REQUIRE(at < lengths.size() && lengths[at] == 24, "no reference");
+        KJ_REQUIRE(std::accumulate(lengths.begin(), lengths.end(), size_t{0}) == size, "another payload");
     }
 
     void finish(Task& task) {
@@ -290,6 +303,7 @@ private:
     // Begin to store the payload as an object, or to fetch it from one.
     void begin(Task& task, Task::State state, const std::string& object) {
         task.state = state;
+        if (state == Task::kStoring) task.size = task.payload.size();
         task.objects.push_back(object);
         move(task, 0);
     }
@@ -301,30 +315,33 @@ private:
     }
 
     void moved(Task& task, ObjectStored::Reader, std::string_view) {
-        const uint64_t size = task.payload.size();
-        move(task, std::min(task.moved + kMessageBytes, size));
-        if (task.moved < size) return;
-        task.payload = task.objects.back() + std::string(reinterpret_cast<const char*>(&size), sizeof size);
+        move(task, task.moved + part_size(task));
+        if (task.moved < task.size) return;
+        task.payload = task.objects.back() + std::string(reinterpret_cast<const char*>(&task.size), sizeof task.size);
         task.state = Task::kQueued;
         queue_.push_back(task.id);
     }
 
     void moved(Task& task, ObjectPart::Reader answer, std::string_view part) {
         if (!answer.getFound()) return fail(task, {"ObjectNotFoundError", "the result is not stored any more"});
+        if (part.size() != part_size(task)) return fail(task, {"ObjectNotFoundError", "the stored result has another size than "
+            + std::to_string(task.size) + " bytes: a part at " + std::to_string(task.moved) + " has " + std::to_string(part.size())});
         if (task.moved > 0 && answer.getVersion() != task.version) return move(task, 0);
         task.version = answer.getVersion();
         task.payload.replace(task.moved, part.size(), part);
         move(task, task.moved + part.size());
-        if (task.moved == task.payload.size()) finish(task);
+        if (task.moved == task.size) finish(task);
     }
+
+    // Of the part that moves next.
+    static uint64_t part_size(const Task& task) { return std::min<uint64_t>(kMessageBytes, task.size - task.moved); }
 
     static bool is_moving(const Task& task) { return task.state == Task::kStoring || task.state == Task::kFetching; }
 
     // So much of the payload was stored or fetched: send the next part, or ask for it.
-    void move(Task& task, size_t moved) {
+    void move(Task& task, uint64_t moved) {
         task.moved = moved;
-        if (!is_moving(task) || moved == task.payload.size()) return;
-        const auto part = std::string_view(task.payload).substr(moved, kMessageBytes);
+        if (!is_moving(task) || moved == task.size) return;
         const auto ask = [&](auto request) {
             request.setRequest(task.id);
             request.setObject(bytes_of(task.objects.back()));
@@ -332,12 +349,13 @@ private:
             return request;
         };
         if (task.state == Task::kFetching) {
-            return storage().send([&](auto message) { ask(message.initGetObject()).setLimit(part.size()); });
+            return storage().send([&](auto message) { ask(message.initGetObject()).setLimit(part_size(task)); });
         }
+        const auto part = std::string_view(task.payload).substr(moved, part_size(task));
         storage().send([&](auto message) {
             auto put = ask(message.initPutObject());
             put.setSession(session_);
-            put.setSize(task.payload.size());
+            put.setSize(task.size);
             put.initPartsLengths(1).set(0, part.size());
         }, part);
     }
@@ -372,11 +390,14 @@ private:
         definitions.initBodiesLengths(1);
     }
 
-    // The error in the payload of an outcome that is no value.
+    // The error in the payload of an outcome that is no value. What describes none is the message itself.
     static Error described(const std::string& payload) {
-        const auto error = nlohmann::json::parse(payload, nullptr, false);
-        if (error.is_discarded()) return {"ScalerError", payload};  // its text is not Unicode
-        return {error.at("error"), error.at("message"), error.at("details").value("traceback", "")};
+        try {
+            const auto error = nlohmann::json::parse(payload);
+            return {error.at("error"), error.at("message"), error.at("details").value("traceback", "")};
+        } catch (const nlohmann::json::exception&) {  // such as a text that is not Unicode
+            return {"ScalerError", "no error, but " + payload.substr(0, 1'000)};
+        }
     }
 
     static const std::string& checked(const std::string& address) {

@@ -317,6 +317,7 @@ export class Client {
 
   private async fetch(task: Task, status: number, reference: Buffer): Promise<void> {
     try {
+      if (reference.length !== 24) throw new ScalerError("ProtocolError", `a reference has 24 bytes, not ${reference.length}`);
       const objects = await this.objects();
       const payload = await objects.get(reference);
       objects.delete([reference]);

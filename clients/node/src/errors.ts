@@ -36,14 +36,26 @@ interface Described {
   details: Record<string, unknown>;
 }
 
+/** The error in a payload. What describes none is the message itself: other programs may have sent anything. */
+function described(payload: Uint8Array): Described {
+  const text = Buffer.from(payload).toString();
+  try {
+    const { error, message, details } = JSON.parse(text) as Described;
+    if (typeof error === "string" && typeof message === "string" && details instanceof Object) return { error, message, details };
+  } catch {
+    // it is no JSON, or null
+  }
+  return { error: "ScalerError", message: `no error, but ${text.slice(0, 1000)}`, details: {} };
+}
+
 /** The error in the payload of a FAILED outcome. */
 export function failure(payload: Uint8Array): ScalerError {
-  const { error, message, details } = JSON.parse(Buffer.from(payload).toString()) as Described;
+  const { error, message, details } = described(payload);
   return new ScalerError(error, message, details);
 }
 
 /** The exception in the payload of a RAISED outcome in encoding JSON. */
 export function raised(payload: Uint8Array): RemoteError {
-  const { error, message, details } = JSON.parse(Buffer.from(payload).toString()) as Described;
+  const { error, message, details } = described(payload);
   return new RemoteError(error, message, String(details.traceback ?? ""));
 }

@@ -32,6 +32,20 @@ export function encode(type: string, fields: Fields, sequence: bigint, acknowled
   return Buffer.concat([head, columns, ...payloads.flatMap((field) => (fields[field.name] as Uint8Array[] | undefined) ?? [])]);
 }
 
+const STATUSES = 5;
+
+/** Throws MalformedMessageError for a Done that contradicts itself. */
+function checkOutcomes(fields: Fields): void {
+  const { tasks, statuses, results, stored } = fields as Record<"tasks" | "statuses" | "results" | "stored", never[]>;
+  if (statuses.length !== tasks.length || results.length !== tasks.length) {
+    throw new MalformedMessageError(`${statuses.length} statuses and ${results.length} results of ${tasks.length} tasks`);
+  }
+  const unknown = (statuses as number[]).find((status) => status >= STATUSES);
+  if (unknown !== undefined) throw new MalformedMessageError(`status ${unknown} is unknown`);
+  const wrong = (stored as number[]).find((at) => at >= tasks.length);
+  if (wrong !== undefined) throw new MalformedMessageError(`result ${wrong} of ${tasks.length} is stored`);
+}
+
 /** The message in a frame. Throws MalformedMessageError. */
 export function decode(frame: Buffer): Received {
   if (frame.length < HEAD_BYTES) throw new MalformedMessageError(`a frame of ${frame.length} bytes`);
@@ -43,5 +57,6 @@ export function decode(frame: Buffer): Received {
     fields[field.name] = (fields[field.name] as number[]).map((length) => frame.subarray(at, (at += length)));
   }
   if (at !== frame.length) throw new MalformedMessageError(`a payload of ${frame.length - end} bytes, not ${at - end}`);
+  if (type === "Done") checkOutcomes(fields);
   return { type, fields, sequence: frame.readBigUInt64LE(8), acknowledged: frame.readBigUInt64LE(16) };
 }

@@ -42,7 +42,7 @@ export class Storage {
       { address, timeoutMs, keys, hello },
       {
         up: (_, resumed) => this.up(resumed),
-        refused: (reasons) => this.fail(new ScalerError("HandshakeRefusedError", reasons.join("; "))),
+        refused: (reasons) => this.fail(new ScalerError("HandshakeRefusedError", `${address}: ${reasons.join("; ")}`)),
         lost: (reason) => this.fail(new ScalerError("StorageLostError", reason), false),
         message: (message) => this.received(message),
       },
@@ -117,6 +117,10 @@ export class Storage {
             return reject(new ScalerError("ObjectNotFoundError", `object ${object.toString("hex")} was replaced`));
           }
           const part = (fields.parts as Buffer[])[0] ?? Buffer.alloc(0);
+          if (part.length !== Math.min(PART_BYTES, size - come)) {
+            const fault = `a part at ${come} has ${part.length} bytes`;
+            return reject(new ScalerError("ObjectNotFoundError", `no object ${object.toString("hex")} of ${size} bytes is stored: ${fault}`));
+          }
           part.copy(bytes, come);
           come += part.length;
           if (come === size) resolve(bytes);
