@@ -15,7 +15,7 @@ from scaler_protocol.storage import (
     SealObject,
 )
 from scaler_storage.engine.dropped_copies import ANY_VERSION
-from scaler_storage.engine.fullness import Fullness
+from scaler_storage.engine.fullness import REMEDY, Fullness
 from scaler_storage.engine.reading import Reading
 from scaler_storage.engine.records import LoadObject, ObjectRecord, PeerRecord, SessionObjects
 from scaler_storage.engine.state import StorageState, require_local
@@ -71,6 +71,7 @@ class Writing:
         """Answer a write with an error, and drop the upload."""
         if isinstance(refusal, StorageFullError):
             self.fullness.refused(str(refusal), self._state.now)
+            refusal = StorageFullError(f"{refusal}; {REMEDY}")
         self._state.drop_upload(peer, event.object)
         self._state.refused += 1
         self._state.fail_fetch(peer, event.object, event.version if isinstance(event, PutObject) else 0, refusal)
