@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import re
 import secrets
@@ -24,6 +25,8 @@ from scaler_ui.web.certificates import check_tls
 if TYPE_CHECKING:
     from scaler_ui.history.keeper import HistoryKeeper
 
+# /usr/include/malloc.h
+_M_ARENA_MAX = -8
 LOOK_SECONDS = 0.1
 KEEP_SECONDS = 2.0
 
@@ -168,6 +171,7 @@ def run_pages() -> None:
         from scaler_io.service.process import die_with_parent  # for Linux only
 
         die_with_parent(options.parent_pid)
+    _use_one_arena()
     token = token_for(options)
     warning = check_tls(options.tls_cert, options.tls_key)
     if warning:
@@ -176,6 +180,14 @@ def run_pages() -> None:
     credentials = credentials_for(options.address, options.keys, options.insecure, SUBSCRIBER_KEYS)
     listening = Listening(options.address, credentials=credentials)
     serve(listening, options, token)
+
+
+def _use_one_arena() -> None:
+    """Have the threads of this process share one arena of glibc: each keeps what is freed there, 25 MB of 300."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "mallopt"):
+            libc.mallopt(_M_ARENA_MAX, 1)
 
 
 def _check_free(options: WebOptions) -> None:
