@@ -57,7 +57,7 @@ class WorkerRow(NamedTuple):
     number: int
 
 
-class CurrentTask(NamedTuple):
+class TaskOnWorker(NamedTuple):
     """A task that a worker runs, and for how many seconds."""
 
     id: int
@@ -181,16 +181,16 @@ def _last_of_each_kind(events: Iterable[MonitorEvent]) -> Iterable[MonitorEvent]
     return merge(*kinds.values(), key=attrgetter("time"))
 
 
-def current_tasks(model: MonitorModel, runs: Sequence[int]) -> list[CurrentTask | None]:
+def current_tasks(model: MonitorModel, runs: Sequence[int]) -> list[TaskOnWorker | None]:
     """The tasks of these runs, as far as they are known."""
     tasks, places = model.tasks, model.tasks.runs()
     rows = [places[run] for run in runs if run in places]
     seconds = [micros / 1e6 for micros in tasks.values("duration", rows)]
-    found = map(CurrentTask, tasks.values("id", rows), tasks.function_names(rows), seconds)
+    found = map(TaskOnWorker, tasks.values("id", rows), tasks.function_names(rows), seconds)
     return [next(found) if run in places else None for run in runs]
 
 
-def function_of(model: MonitorModel, worker: WorkerRow, task: CurrentTask | None) -> str:
+def function_of(model: MonitorModel, worker: WorkerRow, task: TaskOnWorker | None) -> str:
     """The function that a worker runs; of tasks that have ended since its host reported them, that of the last one."""
     if task is not None:
         return task.function
