@@ -89,7 +89,7 @@ def test_a_function_that_cannot_be_loaded() -> None:
 
 def test_a_function_that_is_not_allowed() -> None:
     ended = codec("math:*").encode(entry(pickle.dumps(((), {}))), definition(abs))
-    assert isinstance(ended, CallEnded) and "test:f is not allowed" in str(restore(ended.payload))
+    assert isinstance(ended, CallEnded) and "'test:f' is not allowed" in str(restore(ended.payload))
 
 
 def test_an_output_that_is_none_of_ours() -> None:
