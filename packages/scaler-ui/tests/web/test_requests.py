@@ -78,7 +78,8 @@ def test_files_are_compressed_once(monkeypatch: pytest.MonkeyPatch) -> None:
             {"type": "http.response.start", "status": 404 if "none" in scope["path"] else 200, "headers": headers}
         )
         await send({"type": "http.response.body", "body": text[:2_000], "more_body": True})
-        await send({"type": "http.response.body", "body": text[2_000:]})
+        if "broken" not in scope["path"]:
+            await send({"type": "http.response.body", "body": text[2_000:]})
 
     application = requests.CompressedFiles(files, ("/static/",))
 
@@ -107,6 +108,10 @@ def test_files_are_compressed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         ("/page", {"accept_encoding": "gzip"}),
     ):
         assert get(path, **headers_sent) == ({b"content-type": b"text/javascript", b"content-length": b"6000"}, text)
+    asked.clear()
+    for _ in range(2):
+        assert get("/static/broken.js", accept_encoding="gzip")[1] == text[:2_000]
+    assert asked == ["/static/broken.js"] * 2, "a part is not kept"
     monkeypatch.setattr(application, "_room", 10)
     asked.clear()
     for _ in range(2):

@@ -73,7 +73,7 @@ class CompressedFiles:
         if response is None:
             response = []
             await self._app(scope, receive, partial(_append, response))
-            if response[0]["status"] == HTTPStatus.OK:
+            if _is_whole_file(response):
                 response = await asyncio.to_thread(_compressed, response)
                 self._room -= len(response[1]["body"])
                 if self._room >= 0:
@@ -90,6 +90,15 @@ def _takes_whole(scope: MutableMapping[str, Any]) -> bool:
         and "gzip" in headers.get("accept-encoding", "")
         and not {"range", "if-none-match", "if-modified-since"}.intersection(headers)
     )
+
+
+def _is_whole_file(response: list[MutableMapping[str, Any]]) -> bool:
+    """Whether a file was found, and is all there: of a request that its reader breaks off a part may be answered."""
+    if not response or response[0]["status"] != HTTPStatus.OK:
+        return False
+    start, *parts = response
+    size = sum(len(part.get("body", b"")) for part in parts)
+    return Headers(raw=start["headers"]).get("content-length") == str(size)
 
 
 async def _append(messages: list[MutableMapping[str, Any]], message: MutableMapping[str, Any]) -> None:
