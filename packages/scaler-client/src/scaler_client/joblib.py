@@ -204,11 +204,11 @@ class ScalerBackend(ParallelBackendBase):
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, **options: Any) -> int:
         """A call of Parallel begins."""
+        if n_jobs != 1 and self.parallel is not parallel:
+            raise FallbackToBackend(self._of(parallel))
         count = self.effective_n_jobs(n_jobs)
         if n_jobs == 1 or (count == 1 and self.nesting_level):
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
-        if self.parallel is not parallel:
-            raise FallbackToBackend(self._of(parallel))
         # Where the workers are the limit, each has another task ahead; further workers may come for a backlog.
         ahead = math.inf if parallel.pre_dispatch == "all" else 2 * count
         self._jobs, self._limit = count, count if count < self._workers() else ahead
