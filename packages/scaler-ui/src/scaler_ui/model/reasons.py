@@ -106,7 +106,7 @@ def _where_assigned(model: MonitorModel, status: MonitorStatus, row: int) -> lis
     agent = names.get(number, "an agent that has left")
     for worker, pid, current in zip(status.worker_names, status.worker_pids, status.worker_runs, strict=True):
         if current == run and run:
-            seconds = status.at - model.tasks.since(row)
+            seconds = status.at - model.tasks.run_start(row)
             return [f"it runs on {worker} (process {pid}) of {agent}, for {duration(max(0.0, seconds))}"]
     sizes = dict(zip(status.agents, zip(status.agent_assigned, status.agent_workers, strict=True), strict=True))
     if number in sizes:

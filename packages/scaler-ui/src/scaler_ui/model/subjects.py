@@ -135,9 +135,8 @@ def runners(model: MonitorModel, host: str, request: PageRequest) -> TablePage:
     if model.status is None:
         return TablePage([], 0)
     status = model.status
-    workers = worker_rows(
-        status, agents={agent for agent, its in zip(status.agents, status.agent_hosts, strict=True) if its == host}
-    )
+    agents = {agent for agent, place in zip(status.agents, status.agent_hosts, strict=True) if place == host}
+    workers = worker_rows(status, agents=agents)
     rows: list[Row] = [
         {
             "key": f"{worker.number}/{worker.pid}",

@@ -382,7 +382,7 @@ class TaskTable:
         """The number of the agent that the task in a row has, or had last; 0 if it had none."""
         return self.agent_of(self._columns["agent"][row])
 
-    def since(self, row: int) -> float:
+    def run_start(self, row: int) -> float:
         """When the run of the task in a row began, or when it was assigned if no worker has begun it."""
         begun: float = self._started.get(row) or self._columns["assigned"][row]
         return begun

@@ -183,7 +183,7 @@ def run_pages() -> None:
 
 
 def _use_one_arena() -> None:
-    """Have the threads of this process share one arena of glibc: each keeps what is freed there, 25 MB of 300."""
+    """Have all threads allocate from one arena of glibc: freed memory stays in the arena, and in all of several."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         if hasattr(libc, "mallopt"):
