@@ -53,6 +53,12 @@ def check_positive_seconds(name: str, value: object, instead: str = "") -> None:
         raise ValueError(f"{name} is {shown(value)}, not more than 0 seconds{instead}")
 
 
+def timeout_of(name: str, value: float) -> float:
+    """The timeout as a float, whatever kind of number it is; raises ValueError."""
+    check(name, value, SECONDS)
+    return float(value)
+
+
 def flag(name: str, value: object) -> bool:
     """Whether it is true; raises TypeError for what is neither true nor false, as a text is: "no" would be true."""
     if isinstance(value, str | bytes | bytearray):

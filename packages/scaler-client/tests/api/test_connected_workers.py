@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from scaler_protocol.errors import ClientQuitError, SchedulerLostError
 from support.waiting import wait_until
 
 SECONDS = 20.0
+TENTH: Any = Fraction(1, 10)  # a number that has no format `g` before Python 3.12
 
 
 def test_workers_by_host(client: Client, cluster: Any) -> None:
@@ -39,7 +41,7 @@ def test_the_time_limit_says_how_many_there_are_and_what_to_do(client: Client, c
     cluster.have_workers(2)
     expected = f"2 of 3 workers are connected after 0.1 s: start more of them with scaler_cluster {cluster.address}; w"
     with pytest.raises(TimeoutError, match=expected):
-        client.wait_for_workers(3, timeout=0.1)
+        client.wait_for_workers(3, timeout=TENTH)
     wait_until(lambda: not client._io._core._worker_requests, "the io thread forgets it")
 
 

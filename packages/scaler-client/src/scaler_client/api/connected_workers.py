@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from scaler_client.parameters import check
+from scaler_client.parameters import check, timeout_of
 from scaler_protocol.capabilities import parse_capabilities
 from scaler_protocol.capacity import WorkerList
 from scaler_protocol.errors import SchedulerLostError
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.limits import SECONDS
 from scaler_protocol.ranges import Whole
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def wait_for_workers(io: IoThread, n: int, timeout: float | None) -> ConnectedWo
     """The workers, once there are `n`; raises as `connected_workers` does, TimeoutError, ValueError."""
     check("n", n, WORKERS)
     if timeout is not None:
-        check("timeout", timeout, SECONDS)
+        timeout = timeout_of("timeout", timeout)
     answer = io.worker_lists.ask(n, timeout)
     if answer is None:
         raise SchedulerLostError(f"the scheduler at {io.address} has not answered within {timeout:g} s")

@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any
 from scaler_client.api.resize_link import ResizeLink
 from scaler_client.interrupts import interrupts_blocked
 from scaler_client.notebook import Card, ShownInNotebooks, dashboard_row, monitor_of, served_pages
-from scaler_client.parameters import check
+from scaler_client.parameters import check, timeout_of
 from scaler_io.interpreters import WORKER_PATH, words_of
 from scaler_io.ports import free_port, is_free
 from scaler_io.security.key_files import KEYS_VARIABLE, key_directory
-from scaler_protocol.limits import SECONDS
 
 if TYPE_CHECKING:
     from scaler_client.api.local_cluster_options import LocalClusterConfig
@@ -192,7 +191,7 @@ class SchedulerClusterCombo(ShownInNotebooks):
         from scaler_client.api.local_cluster_options import WORKERS
 
         check("n", n, WORKERS)
-        check("timeout", timeout, SECONDS)
+        timeout = timeout_of("timeout", timeout)
         call = self._latest = object()
         _wake(self._links)
         with self._scaling:

@@ -14,13 +14,12 @@ from scaler_client.calls.encoding import Callee
 from scaler_client.calls.task_options import NO_OPTIONS
 from scaler_client.futures.futures import ScalerFuture
 from scaler_client.futures.waiters import deadline
-from scaler_client.parameters import check, items
+from scaler_client.parameters import items, timeout_of
 from scaler_client.runtime.worker_lists import LAST_SECONDS
 from scaler_client.task_context import runtime
 from scaler_protocol.capacity import ProcessList
 from scaler_protocol.errors import WorkerDiedError
 from scaler_protocol.ids import worker_id
-from scaler_protocol.limits import SECONDS
 from scaler_protocol.messages import pieces_of
 from scaler_protocol.ranges import shown
 
@@ -33,7 +32,7 @@ class WorkerCalls:
 
     def __init__(self, io: IoThread, calls: CallSubmitter, timeout: float | None) -> None:
         if timeout is not None:
-            check("timeout", timeout, SECONDS)
+            timeout = timeout_of("timeout", timeout)
         self._io, self._calls, self._timeout = io, calls, timeout
         self._until = deadline(timeout)
 

@@ -582,7 +582,7 @@ class ScalerFuture(Future[T], ShownInNotebooks):
                 return
             try:
                 if not waiter.wait(timeout):
-                    raise WaitTimeoutError(f"{self!r} was not done within {timeout:g} s")
+                    raise WaitTimeoutError(f"{self!r} was not done within {float(timeout or 0):g} s")
             finally:
                 self._remove_waiter(waiter)
 
