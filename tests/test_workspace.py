@@ -31,6 +31,7 @@ IMPORTS = {
 }
 SERVERS = ["scaler-scheduler", "scaler-storage", "scaler-worker"]
 MAX_FUNCTION_LINES = 50
+MAX_CPP_LINES = 600
 SEVERAL = {
     "scaler/tests/test_metadata.py": "metadata of the installed distributions",
     "scaler-client/tests/test_front_door.py": "the package `scaler`",
@@ -227,6 +228,13 @@ def test_functions_are_short() -> None:
             if lines > MAX_FUNCTION_LINES:
                 offenders.append(f"{source.path}:{function.lineno} {function.name}: {lines} lines")
     assert offenders == []
+
+
+def test_the_client_for_cpp_is_small() -> None:
+    """Lines of code, without comments."""
+    texts = [(ROOT / "clients" / "cpp" / name).read_text() for name in ("link.hpp", "scaler.hpp")]
+    code = [line for text in texts for line in text.splitlines() if line.partition("//")[0].strip()]
+    assert len(code) <= MAX_CPP_LINES
 
 
 def test_modules_do_not_import_each_other_in_a_circle() -> None:

@@ -233,9 +233,8 @@ private:
         for (const auto deadline = scaler::Clock::now() + kPatience; !condition();) {
             KJ_REQUIRE(scaler::Clock::now() < deadline, "not within 20 s");
             std::vector<zmq::pollitem_t> items{{router_->handle(), 0, ZMQ_POLLIN, 0}};
-            link_->add_to(items);
+            link_->turn(items);
             zmq::poll(items, 5ms);
-            link_->turn();
             for (zmq::message_t route, frame; router_->recv(route, zmq::recv_flags::dontwait);) {
                 KJ_REQUIRE(router_->recv(frame).has_value());
                 heard_.emplace_back(route.to_string(), frame.to_string());

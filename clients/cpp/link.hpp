@@ -88,22 +88,17 @@ public:
         const bool numbered = is_numbered(builder.getRoot<Message>());
         const auto frame = Frame::write(builder, numbered ? ++sent_ : 0, received_, payload);
         if (numbered) kept_.emplace_back(sent_, frame);
-        if (!up_) return;
         owed_ = 0;
-        write(frame);
+        if (up_) write(frame);
     }
 
-    // Receive what is there, and do what is due.
-    void turn() {
+    // Receive what is there, do what is due, and add what the next turn must wait for.
+    void turn(std::vector<zmq::pollitem_t>& items) {
         if (!ended_ && !socket_ && Clock::now() >= attempt_at_) connect();
         for (zmq::message_t frame; socket_ && socket_->recv(frame, zmq::recv_flags::dontwait);) receive(frame);
         if (zmq::message_t failure; socket_ && monitor_->recv(failure, zmq::recv_flags::dontwait)) drop(*failure.data<uint16_t>());
         if (!ended_) keep_time(Clock::now());
-    }
-
-    void add_to(std::vector<zmq::pollitem_t>& items) {
-        if (!socket_) return;
-        for (const auto& socket : {&socket_, &monitor_}) items.push_back({(*socket)->handle(), 0, ZMQ_POLLIN, 0});
+        for (const auto& socket : {&socket_, &monitor_}) if (*socket) items.push_back({**socket, 0, ZMQ_POLLIN, 0});
     }
 
     // Say goodbye.
@@ -162,15 +157,14 @@ private:
 
     // `event`: why the connection has failed, as ZeroMQ's monitor says.
     void drop(uint16_t event = 0) {
-        const auto now = Clock::now();
         is_refused_ = event >= ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
         if (std::exchange(up_, false)) {
-            down_since_ = now;
+            down_since_ = Clock::now();
             retry_ = kFirstRetry;
         }
         monitor_.reset();
         socket_.reset();
-        attempt_at_ = now + retry_;
+        attempt_at_ = Clock::now() + retry_;
         retry_ = std::min(2 * retry_, kLastRetry);
     }
 
@@ -183,10 +177,7 @@ private:
     void keep_time(Clock::time_point now) {
         if (socket_ && now > heard_at_ + (up_ ? std::max(timeout_, 3 * heartbeat_) : 2s)) drop();
         if (owed_ >= 256 || (owed_ > 0 && now >= owed_since_ + 50ms)) send([](auto message) { message.initAcknowledge(); });
-        if (now > beaten_at_ + heartbeat_ * 3 / 2) {
-            beaten_at_ = now;
-            send([&](auto message) { message.initHeartbeat().setSent(now.time_since_epoch() / 1ns); });
-        }
+        if (now > beaten_at_ + heartbeat_ * 3 / 2) beat(now.time_since_epoch() / 1ns, false);
         if (!up_ && now > down_since_ + timeout_) {
             down_since_ = now;  // so that what the program begins later has a timeout, too
             const auto advice = !keys_.empty() ? "is it running, and does it know these keys?"
@@ -244,11 +235,14 @@ private:
 
     void answer(Heartbeat::Reader heartbeat) {
         if (heartbeat.getSeconds() > 0) heartbeat_ = milliseconds(static_cast<int64_t>(1'000 * heartbeat.getSeconds()));
-        if (heartbeat.getEcho()) return;
-        beaten_at_ = heard_at_;
+        if (!heartbeat.getEcho()) beat(heartbeat.getSent(), true);
+    }
+
+    void beat(uint64_t sent, bool echo) {
+        beaten_at_ = Clock::now();
         send([&](auto message) {
-            message.initHeartbeat().setSent(heartbeat.getSent());
-            message.getHeartbeat().setEcho(true);
+            message.initHeartbeat().setSent(sent);
+            message.getHeartbeat().setEcho(echo);
         });
     }
 

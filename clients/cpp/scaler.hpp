@@ -3,15 +3,17 @@
 
 #include <sys/eventfd.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <fstream>
 #include <future>
+#include <iomanip>
+#include <kj/encoding.h>
+#include <list>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <regex>
+#include <sstream>
 #include <thread>
 
 #include "link.hpp"
@@ -43,8 +45,7 @@ public:
     // Connect to a scheduler, such as tcp://127.0.0.1:2345. Throws Error if it refuses or does not answer in time.
     // The end of the client cancels what is unfinished.
     explicit Client(const std::string& address, const Options& options = {})
-        : options_(options), keys_(read_keys(options.keys)),
-          scheduler_(*this, context_, checked(address), keys_, options.timeout),
+        : options_(options), keys_(read_keys(options.keys)), scheduler_(connect(checked(address))),
           thread_([this](std::stop_token stop) { run(stop); }) {
         is_known_.get_future().get();
     }
@@ -59,7 +60,7 @@ public:
         const auto id = ++last_;
         auto& task = tasks_[id] = Task{.id = id, .function = function, .payload = std::move(arguments)};
         queue_.push_back(id);
-        eventfd_write(wake_.descriptor, 1);
+        eventfd_write(wake_, 1);
         return {id, task.result.get_future().share()};
     }
 
@@ -67,13 +68,9 @@ public:
     std::vector<std::string> map(const std::string& function, const std::vector<std::string>& items) {
         std::vector<Call> calls;
         for (const auto& item : items) calls.push_back(submit(function, '[' + item + ']'));
+        KJ_ON_SCOPE_FAILURE(for (const auto& call : calls) cancel(call));
         std::vector<std::string> results;
-        try {
-            for (const auto& call : calls) results.push_back(call.result.get());
-        } catch (...) {
-            for (const auto& call : calls) cancel(call);
-            throw;
-        }
+        for (const auto& call : calls) results.push_back(call.result.get());
         return results;
     }
 
@@ -81,7 +78,7 @@ public:
     void cancel(const Call& call) {
         std::lock_guard lock(mutex_);
         cancelled_.push_back(call.id);
-        eventfd_write(wake_.descriptor, 1);
+        eventfd_write(wake_, 1);
     }
 
 private:
@@ -110,27 +107,22 @@ private:
         try {
             while (!stop.stop_requested()) turn(lock);
             end({"ClientQuitError", "this client is closed"});
-            scheduler_.close();
-            if (storage_) storage_->close();
+            for (auto& link : links_) link.close();
         } catch (const std::exception& error) {  // such as no memory, or no file that may be opened
-            if (!lock) lock.lock();
             end({"ScalerError", error.what()});
         }
     }
 
     void turn(std::unique_lock<std::mutex>& lock) {
-        scheduler_.turn();
-        if (storage_) storage_->turn();
+        std::vector<zmq::pollitem_t> items{{nullptr, wake_, ZMQ_POLLIN, 0}};
+        for (auto& link : links_) link.turn(items);
         for (const auto id : std::exchange(cancelled_, {})) withdraw(id);
         while (scheduler_.is_up() && submit_next()) {}
-        std::vector<zmq::pollitem_t> items{{nullptr, wake_.descriptor, ZMQ_POLLIN, 0}};
-        scheduler_.add_to(items);
-        if (storage_) storage_->add_to(items);
         lock.unlock();
+        KJ_DEFER(lock.lock());
         zmq::poll(items, 20ms);
         eventfd_t woken;
-        eventfd_read(wake_.descriptor, &woken);
-        lock.lock();
+        eventfd_read(wake_, &woken);
     }
 
     void withdraw(uint64_t id) {
@@ -199,8 +191,7 @@ private:
     void failed(Link& link, const std::string& reason, bool for_good) override {
         if (for_good) end({"HandshakeRefusedError", reason});
         else if (&link != &scheduler_) fail_all({"StorageLostError", reason}, is_moving);
-        else if (known_) fail_all({"SchedulerLostError", reason});
-        else end({"SchedulerLostError", reason});
+        else known_ ? fail_all({"SchedulerLostError", reason}) : end({"SchedulerLostError", reason});
     }
 
     void received(Link& link, Message::Reader message, std::string_view payload) override {
@@ -222,9 +213,8 @@ private:
     }
 
     void define_again(const std::string& id) {
-        const auto uses = [&](const auto& entry) { return function_id(entry.second.function) == id; };
-        if (const auto found = std::find_if(tasks_.begin(), tasks_.end(), uses); found != tasks_.end())
-            scheduler_.send([&](auto message) { define(message.initFunctions(), found->second.function); });
+        for (const auto& [_, task] : tasks_) if (const auto& name = task.function; function_id(name) == id)
+            return scheduler_.send([&](auto message) { define(message.initFunctions(), name); });
     }
 
     void done(Done::Reader done, std::string_view payload) {
@@ -240,10 +230,8 @@ private:
             if (stored[at]) std::memcpy(&size, outcome.data() + 16, sizeof size);
             const std::string object(outcome.substr(0, 16));
             const auto found = tasks_.find(ids[at]);
-            if (found == tasks_.end()) {
-                if (stored[at]) remove(object);
-                continue;
-            }
+            if (found == tasks_.end() && stored[at]) remove(object);
+            if (found == tasks_.end()) continue;
             auto& task = found->second;
             leave_scheduler(task);
             task.status = done.getStatuses()[at];
@@ -295,10 +283,11 @@ private:
         submitted_ -= std::exchange(task.state, Task::kQueued) == Task::kSubmitted;
     }
 
-    Link& storage() {
-        if (!storage_) storage_.emplace(static_cast<LinkOwner&>(*this), context_, storage_address_, keys_, options_.timeout);
-        return *storage_;
+    Link& connect(const std::string& address) {
+        return links_.emplace_back(static_cast<LinkOwner&>(*this), context_, address, keys_, options_.timeout);
     }
+
+    Link& storage() { return links_.size() > 1 ? links_.back() : connect(storage_address_); }
 
     // Begin to store the payload as an object, or to fetch it from one.
     void begin(Task& task, Task::State state, const std::string& object) {
@@ -348,9 +337,8 @@ private:
             request.setOffset(moved);
             return request;
         };
-        if (task.state == Task::kFetching) {
+        if (task.state == Task::kFetching)
             return storage().send([&](auto message) { ask(message.initGetObject()).setLimit(part_size(task)); });
-        }
         const auto part = std::string_view(task.payload).substr(moved, part_size(task));
         storage().send([&](auto message) {
             auto put = ask(message.initPutObject());
@@ -412,16 +400,15 @@ private:
         if (struct stat found {}; stat(path.c_str(), &found) != 0 || (found.st_mode & 077))
             throw Error("KeyFileError", path + " is not there, or not private: copy it, and chmod 600 it");
         std::map<std::string, std::string> keys;
-        const std::regex entry("(server|public|secret) = \"([0-9a-f]{64})\"");
         std::ifstream file(path);
         for (std::string line; std::getline(file, line);) {
-            std::smatch found;
-            kj::byte key[32];
-            if (!std::regex_match(line, found, entry)) continue;
-            sodium_hex2bin(key, sizeof key, found.str(2).data(), 64, nullptr, nullptr, nullptr);
-            keys[found[1]] = text(key);
+            std::string name, equals, digits;
+            std::istringstream(line) >> name >> equals >> std::quoted(digits);
+            const auto key = kj::decodeHex(bytes_of(digits).asChars());
+            if (!key.hadErrors && key.size() == 32) keys[name] = text(key);
         }
-        if (keys.size() < 3) throw Error("KeyFileError", path + " lacks a key: copy it again");
+        for (const auto name : {"server", "public", "secret"})
+            if (!keys.count(name)) throw Error("KeyFileError", path + " lacks a key: copy it again");
         return keys;
     }
 
@@ -429,10 +416,7 @@ private:
     const std::map<std::string, std::string> keys_;
     const uint32_t session_ = 1 + randombytes_uniform(0x7ffffffe);
     const std::string session_key_ = random_bytes(16);
-    struct Wake {
-        const int descriptor = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-        ~Wake() { ::close(descriptor); }
-    } wake_;
+    const kj::AutoCloseFd wake_{eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
     std::mutex mutex_;
     std::map<uint64_t, Task> tasks_;
     std::deque<uint64_t> queue_;
@@ -443,8 +427,8 @@ private:
     std::optional<Error> ended_;
     std::string storage_address_, session_token_;
     zmq::context_t context_;
-    Link scheduler_;
-    std::optional<Link> storage_;
+    std::list<Link> links_;  // to the scheduler, and to object storage once that is needed
+    Link& scheduler_;
     std::jthread thread_;
 };
 
