@@ -291,6 +291,18 @@ def test_all_pages_are_one_document(page: Page, site: str) -> None:
     assert not page.evaluate("window.before")
 
 
+def test_the_overview_says_most_before_its_scripts_are_there(page: Page, site: str) -> None:
+    browser = page.context.browser
+    assert browser is not None
+    without = browser.new_context(java_script_enabled=False).new_page()
+    without.goto(site)
+    assert "workers" in without.locator(".preview .findings").inner_text()
+    assert without.locator(".preview .figure").all_inner_texts()[1].split() == ["waiting", "0"]
+    page.goto(site)
+    wait_shown(page, "findings", "workers")
+    assert page.locator(".preview").is_hidden()
+
+
 def test_a_page_marks_old_figures_and_comes_back_by_itself(page: Page, site: str, cluster: LocalCluster) -> None:
     from support.processes import listener_of, stopped
 

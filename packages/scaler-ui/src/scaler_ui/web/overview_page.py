@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import partial
+from html import escape
 
 from nicegui import ui
 
@@ -28,11 +30,31 @@ LINES = (
 )
 
 
+def preview(found: Iterable[Finding], figures: Mapping[str, str]) -> str:
+    """The sentences and the large figures as HTML."""
+    sentences = [f'<div class="is-{each.severity.name.lower()}">{escape(each.text)}</div>' for each in found]
+    cards = [
+        f'<div class="panel figure"><div class="name">{name}</div>'
+        f'<div class="value">{escape(figures[name])}</div></div>'
+        for name in views.LARGE_FIGURES
+        if name in figures
+    ]
+    return (
+        '<div class="preview"><div class="brand">Scaler</div><div class="page"><div class="heading">Overview</div>'
+        f'<div class="panel findings">{"".join(sentences)}</div>'
+        f'<div class="figures large">{"".join(cards)}</div></div></div>'
+    )
+
+
 class OverviewPage:
     """The content of the page."""
 
     def __init__(self, listening: Listening) -> None:
         self._listening, self._model = listening, listening.model
+
+    def preview(self) -> str:
+        """What readers see until the page has loaded, as HTML."""
+        return preview(self._listening.findings(), views.figures(self._model))
 
     def fill(self) -> None:
         """Fill the page."""

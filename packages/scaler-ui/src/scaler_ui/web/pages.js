@@ -1,6 +1,8 @@
 let here, kept;
-// The reader's choice of colours. Quasar is loaded by scripts that follow this one.
+// The reader's choice of colours. Quasar, which has the say once it is there, is loaded by scripts that follow this one.
 const dark = new URLSearchParams(location.search).get('dark') ?? localStorage.getItem('dark');
+const isDark = dark === null ? matchMedia('(prefers-color-scheme: dark)').matches : dark !== '0';
+document.body.classList.toggle('body--dark', isDark);
 addEventListener('DOMContentLoaded', () => dark && Quasar.Dark.set(dark !== '0'));
 window.switchTheme = () => {
   Quasar.Dark.toggle();

@@ -64,9 +64,10 @@ class Pages:
         self._listening = listening
         self._model = listening.model
         self._keeper = keeper
+        self._overview = OverviewPage(listening)
         about = SubjectPages(listening, actions)
         self._places: dict[str, tuple[str, Callable[[], None]]] = {
-            "/": ("Overview", OverviewPage(listening).fill),
+            "/": ("Overview", self._overview.fill),
             "/tasks": ("Tasks", self._tasks),
             "/failures": ("Failures", self._failures),
             "/stream": ("Task stream", self._stream),
@@ -117,6 +118,8 @@ class Pages:
             router.current_path = _address_of(client.request)
             if not self._has(router.current_path):
                 return unknown_page()
+            if path == "/":
+                ui.add_body_html(self._overview.preview())
             content = self._frame(router)
             if any(isinstance(each, Unknown) for each in content.descendants()):
                 return client.build_response(client.request, 404)
