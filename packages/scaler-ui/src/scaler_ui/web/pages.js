@@ -38,7 +38,7 @@ const nameOf = (link) => link.closest('tr').cells[0].innerText;
 // Makes tables sortable by keyboard, and keeps the link of the current page visible on narrow screens. Slots are not used, because every update replaces them, and the focus is lost.
 new MutationObserver(() => {
   for (const head of document.querySelectorAll('th.sortable')) {
-    head.tabIndex = 0;
+    if (!head.hasAttribute('tabindex')) head.tabIndex = 0;  // setting it again has the browser style the whole table
     const order = head.classList.contains('sort-desc') ? 'descending' : 'ascending';
     head.ariaSort = head.classList.contains('sorted') ? order : 'none';
   }
