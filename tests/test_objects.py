@@ -19,7 +19,6 @@ import pytest
 
 from scaler import Client, ScalerFuture
 from scaler_client.calls.object_reference import payload_of
-from scaler_client.runtime.io_thread import FEW_CALLS
 from scaler_protocol.errors import ObjectNotFoundError, StorageFullError, StorageLostError
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.objects import SHARED_BYTES
@@ -87,15 +86,28 @@ def argument(size: int) -> bytes:
 # --- which way -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [INLINE_LIMIT - 1, INLINE_LIMIT, INLINE_LIMIT + 1, MIB, 64 * MIB])
+def fill_credit(client: Client, size: int) -> list[ScalerFuture[int]]:
+    """Submit calls that wait until arguments of this size do not go with their calls any more."""
+    filling: list[ScalerFuture[int]] = []
+    io = client._io
+    while io.carries(size):
+        filling.append(client.submit(size_of, len(filling).to_bytes(2, "little") * (size // 2)))
+    wait_until(lambda: not len(io.mailbox) and not io._core._queue, "all are sent")
+    return filling
+
+
+@pytest.mark.parametrize(
+    "size",
+    [INLINE_LIMIT - 1, INLINE_LIMIT, INLINE_LIMIT + 1, SHARED_BYTES - 1000, SHARED_BYTES + 1, MIB, 64 * MIB],
+)
 def test_sizes_around_the_limit(client: Client, storage: WatchedStorage, size: int) -> None:
     big = argument(size)
-    stored = int(size > INLINE_LIMIT)
+    put, stored = int(size > SHARED_BYTES), int(size > INLINE_LIMIT)
     assert client.map(len, [big]) == [len(big)]
-    assert storage.counts == (stored, 0, 0, stored)
+    assert storage.counts == (put, 0, 0, put)
     back = size - len(pickle.dumps(bytes(size), 5)) + size
     assert len(client.submit(give, back).result(SECONDS)) == back
-    assert storage.counts == (stored, stored, stored, stored)
+    assert storage.counts == (put, stored, stored, put)
     storage.wait_empty()
 
 
@@ -159,8 +171,9 @@ def test_exceptions(client: Client, storage: WatchedStorage) -> None:
 
 def test_map(client: Client, storage: WatchedStorage) -> None:
     rows = [bytes([number]) * BIG for number in range(100)]
-    assert client.map(doubled, rows) == [row * 2 for row in rows]
-    assert storage.counts == (100, 100, 100, 100)
+    for puts, results in ((0, 100), (100, 200)):  # the first time they go with their calls
+        assert client.map(doubled, rows) == [row * 2 for row in rows]
+        assert storage.counts == (puts, results, results, puts)
     storage.wait_empty()
 
 
@@ -248,11 +261,12 @@ def test_a_task_that_changes_its_argument_harms_no_other(client: Client, storage
 
 
 def test_many_submits_do_not_wait_for_storage(client: Client, storage: WatchedStorage, gate: Gate) -> None:
-    held = [client.submit(wait_at, gate.port, 1) for _ in range(FEW_CALLS)]
+    held = [client.submit(wait_at, gate.port, 1) for _ in range(2)]
+    filling = fill_credit(client, 60_000)
     futures = [client.submit(size_of, number.to_bytes(4, "big") * 15_000) for number in range(1000)]
     for _ in held:
         gate.arrive().let_go()
-    assert [future.result(SECONDS) for future in futures] == [60_000] * 1000
+    assert [future.result(SECONDS) for future in (*filling, *futures)] == [60_000] * len((*filling, *futures))
     assert storage.counts == (1000, 0, 0, 1000)
     futures = [client.submit(size_of, number.to_bytes(4, "big") * 15_000) for number in range(300)]
     for future in futures:
@@ -545,6 +559,7 @@ def test_a_full_storage(tmp_path: Path) -> None:
                         future.result(SECONDS)
                 holding = [client.submit(wait_at, gate.port, 1) for _ in range(2)]
                 arrivals = [gate.arrive() for _ in holding]
+                filling = fill_credit(client, 2 * BIG)
                 waiting = [client.submit(size_of, bytes([number]) * 2 * BIG) for number in range(60)]
                 refused = [future for future in waiting[-20:] if future.exception(SECONDS)]
                 assert len(refused) == 20 and {type(future.exception()) for future in refused} == {StorageFullError}
@@ -552,8 +567,9 @@ def test_a_full_storage(tmp_path: Path) -> None:
                     arrival.let_go()
                 taken = [future.result(SECONDS) for future in waiting if future.exception(SECONDS) is None]
                 assert len(taken) >= 10 and set(taken) == {2 * BIG}
+                assert {future.result(SECONDS) for future in filling} == {2 * BIG}
                 with pytest.raises(StorageFullError):
-                    client.map(size_of, [bytes([number]) * 2 * BIG for number in range(60)])
+                    client.map(size_of, [bytes([number]) * 3 * BIG for number in range(60)])
                 gc.collect()  # the traceback
                 wait_until(lambda: not client.submit(same, bytes(MIB)).exception(SECONDS), "there is room again")
     finally:

@@ -33,14 +33,14 @@ from scaler_client.core.events import RestoreFailed, TasksCancelled
 from scaler_client.core.records import CallGroup, Deliver, Discard
 from scaler_client.futures.futures import ScalerFuture
 from scaler_client.objects.store import ClientStorage, StorageDoor
-from scaler_client.runtime.io_thread import FEW_CALLS, IoThread
+from scaler_client.runtime.io_thread import IoThread
 from scaler_client.runtime.task_ids import TaskIds
 from scaler_client.task_context import Transport
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.capacity import WorkerList
 from scaler_protocol.errors import ClientQuitError, InvalidFieldError, ScalerError
-from scaler_protocol.handshake import INLINE_LIMIT
+from scaler_protocol.handshake import INLINE_LIMIT, SESSION_CREDIT
 from scaler_protocol.messages import Cancel, NeedFunctions, Reconcile, Release, Status, Submit
 from scaler_protocol.objects import SHARED_BYTES
 
@@ -106,14 +106,19 @@ EFFECTS: dict[type[Any], Any] = {
 }
 
 
-def test_long_calls_go_through_the_scheduler_while_few_are_under_way(client: Client, cluster: Any) -> None:
+def test_long_calls_go_through_the_scheduler_while_half_of_the_credit_is_free(client: Client, cluster: Any) -> None:
     io = client._io
     cluster.paused = True
-    for number in range(FEW_CALLS):
-        assert io.carries(SHARED_BYTES) and not io.carries(SHARED_BYTES + 1)
-        client.submit(add, number, 1)
-    cluster.wait_tasks(FEW_CALLS)
-    assert io.carries(INLINE_LIMIT) and not io.carries(INLINE_LIMIT + 1)
+    size = SHARED_BYTES - 400  # and the rest of the call
+    most, carried = SESSION_CREDIT // 2 // SHARED_BYTES, 0
+    while io.carries(SHARED_BYTES):
+        assert not io.carries(SHARED_BYTES + 1) and not io.carries(SHARED_BYTES, most)
+        client.submit(len, carried.to_bytes(2, "big") * (size // 2))
+        carried += 1
+    assert carried == most
+    cluster.wait_tasks(most)
+    assert io.carries(INLINE_LIMIT) and not io.carries(SHARED_BYTES)
+    cluster.paused = False
 
 
 @pytest.mark.parametrize("kind", get_args(ClientEffect), ids=lambda kind: kind.__name__)

@@ -11,7 +11,7 @@ from scaler_protocol.handshake import SESSION_CREDIT
 from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Cancel, Group, Status, Submit
 from scaler_protocol.payloads import Payloads
-from scaler_scheduler.core.call_budgets import CALLS_LIMIT, TASK_BYTES, CallBudgets
+from scaler_scheduler.core.call_budgets import CALLS_LIMIT, LEAST_CREDIT, TASK_BYTES, CallBudgets
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.records import (
     FunctionRecord,
@@ -54,6 +54,15 @@ class Sessions:
                 record.more().graph = GraphRecord(tasks[0], 1, count, number, 0.0)
             session.tasks[record.id] = record
         return records
+
+
+def test_the_credits_of_a_thousand_clients_fit_into_the_memory() -> None:
+    memory = 8 * 1024 * MEGABYTE
+    budgets = CallBudgets({}, memory // 2, memory)
+    credits = [budgets.credit(clients) for clients in range(1, 1001)]
+    assert credits[:64] == [SESSION_CREDIT] * 64 and LEAST_CREDIT < credits[-1] < 1.1 * LEAST_CREDIT
+    assert sum(credits) < memory
+    assert budgets.credit(10_000) == LEAST_CREDIT
 
 
 def test_a_client_that_keeps_to_its_credit_is_never_refused() -> None:

@@ -115,22 +115,27 @@ class MapSubmission:
             return None
         for arity in set(map(len, chunk)):
             self._check.check(*(None,) * arity)
-        calls, needs = self._writer.write_rows(chunk, reserialized)
+        calls, needs = self._writer.write_rows(chunk, reserialized, self._io.carries)
         size = sum(map(len, calls)) + object_bytes(needs.values())
         if max(map(len, calls)) <= INLINE_LIMIT:
             return _Written(list(map(bytes, calls)), needs, size)
-        return _Written(list(map(self._store, calls)), needs, size)
+        return _Written([self._place(call, position) for position, call in enumerate(calls)], needs, size)
 
     def _write_one_by_one(self, rows: Iterable[tuple[Any, ...]], reserialized: set[int] | None) -> _Written | None:
         written, write, arities = _Written([], {}, 0), self._writer.write, set[int]()
+
+        def carries(size: int) -> bool:
+            return self._io.carries(size, len(written.calls))
+
         changed, clock, until = self._changed.is_set, time.monotonic, time.monotonic() + BLOCK_SECONDS
         for position, row in enumerate(rows):
             if len(row) not in arities:
                 self._check.check(*(None,) * len(row))
                 arities.add(len(row))
-            call, needs = write(row, _NO_KEYWORDS, reserialized)
+            call, needs = write(row, _NO_KEYWORDS, reserialized, carries)
             written.size += len(call)
-            written.calls.append(call if type(call) is bytes and len(call) <= INLINE_LIMIT else self._store(call))
+            short = type(call) is bytes and len(call) <= INLINE_LIMIT
+            written.calls.append(call if short else self._place(call, position))
             if needs:
                 written.needs[position] = needs
             if changed():
@@ -140,9 +145,10 @@ class MapSubmission:
         written.size += object_bytes(written.needs.values())
         return written if written.calls else None
 
-    def _store(self, call: Payload) -> bytes:
-        """The handle or the bytes of a call: arguments may be modified after this."""
-        return self._io.storage.store(call, soon=True)
+    def _place(self, call: Payload, position: int) -> bytes:
+        """The bytes of a call that goes through the scheduler, or its handle: arguments may be modified after this."""
+        carried = self._io.carries(len(call), before=position)
+        return bytes(call) if carried else self._io.storage.store(call, soon=True)
 
     def _submit(self, calls: list[bytes], needs: Mapping[int, Sequence[Dependency]]) -> None:
         for stored in pending_puts(chain.from_iterable(needs.values()), *(calls if stored_positions(calls) else ())):

@@ -188,11 +188,7 @@ class CallSubmitter:
         """Encode and submit one call. An argument that failed, or that storage refuses, is the future's failure."""
         io = self._io
         try:
-            writer = self._writer
-            if isinstance(writer, PickledCalls):
-                call, needs = writer.write(args, kwargs, reserialized, io.carries)
-            else:
-                call, needs = writer.write(args, kwargs, reserialized)
+            call, needs = self._writer.write(args, kwargs, reserialized, io.carries)
             placed = call if type(call) is bytes and len(call) <= INLINE_LIMIT else self._place(call)
         except FailedArgumentError as failed:
             future: ScalerFuture[Any] = ScalerFuture(self._owner, io.next_task(), group, b"")

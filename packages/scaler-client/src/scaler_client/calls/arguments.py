@@ -12,8 +12,8 @@ it is compared with what was put, because it may have been modified in place:
 Other threads may modify the buffers of an object while it is put. An object is therefore known by what was stored: by
 the checksum of the bytes that were written, and by its content only if that checksum is the one of the hashed bytes.
 
-An argument that comes while hardly anything else is under way is waited for: it goes with its call, up to SHARED_BYTES,
-which saves the way through object storage. That happens once: if the same bytes come again, they are put.
+An argument up to SHARED_BYTES goes with its call while unfinished calls take little of the client's credit, which saves
+the way through object storage. That happens once: if the same bytes come again, they are put.
 
 An argument that depends on tasks, or that refers to other objects, is serialized into its call. All entries are
 dropped when objects have been lost.
@@ -24,7 +24,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from scaler_client.futures.argument_refs import Collector
 from scaler_client.futures.waiters import FutureOwner
@@ -49,11 +49,19 @@ if TYPE_CHECKING:
 
 Carries = Callable[[int], bool]
 """Whether an argument of so many bytes may go with its call."""
+
+
+class CarriesAfter(Protocol):
+    """Whether an argument of so many bytes may go with its call, if that comes after so many others."""
+
+    def __call__(self, size: int, before: int = 0) -> bool: ...
+
+
 _CARRIED_KEPT: Final = 256
 """Arguments that have gone with their calls, and are put if they come again."""
 
 
-def never(size: int) -> bool:
+def never(size: int, before: int = 0) -> bool:
     """No argument goes with its call."""
     return False
 

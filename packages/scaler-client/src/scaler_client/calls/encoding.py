@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from scaler_client.calls.arguments import ArgumentCache, Carries, never
+from scaler_client.calls.arguments import ArgumentCache, Carries, CarriesAfter, never
 from scaler_client.calls.environments import ClientEnvironment, EnvironmentKey, entered_key
 from scaler_client.calls.object_reference import ObjectReference, payload_of
 from scaler_client.calls.part_encoding import future_part, object_part
@@ -172,14 +172,14 @@ class PickledCalls:
         return payload, found.found
 
     def write_rows(
-        self, rows: Sequence[tuple[Any, ...]], reserialized: set[int] | None = None
+        self, rows: Sequence[tuple[Any, ...]], reserialized: set[int] | None = None, carries: CarriesAfter = never
     ) -> tuple[Sequence[Payload], dict[int, Needs]]:
         """Serialize many calls without keywords; the dependencies are by position."""
         kinds = set(map(type, chain.from_iterable(rows)))
         if kinds <= PLAIN and (kinds <= _SCALARS or not any(map(pickles.is_long, chain.from_iterable(rows)))):
             dumps = pickle.dumps
             return [dumps((row, _NO_KEYWORDS), 5) for row in rows], {}
-        return write_each(self, rows, reserialized)
+        return write_each(self, rows, reserialized, carries)
 
 
 class PartCalls:
@@ -199,9 +199,13 @@ class PartCalls:
         )
 
     def write(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], reserialized: set[int] | None = None
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        reserialized: set[int] | None = None,
+        carries: Carries = never,
     ) -> tuple[Payload, Needs]:
-        """Serialize a call, and every argument of it again; returns its dependencies, too.
+        """Serialize a call, and every argument of it again; returns its dependencies, too. No argument is an object.
 
         Raises FailedArgumentError, a ScalerError, or what the serializer raises.
         """
@@ -229,10 +233,10 @@ class PartCalls:
         return ""
 
     def write_rows(
-        self, rows: Sequence[tuple[Any, ...]], reserialized: set[int] | None = None
+        self, rows: Sequence[tuple[Any, ...]], reserialized: set[int] | None = None, carries: CarriesAfter = never
     ) -> tuple[Sequence[Payload], dict[int, Needs]]:
         """Serialize many calls without keywords; the dependencies are by position."""
-        return write_each(self, rows, reserialized)
+        return write_each(self, rows, reserialized, carries)
 
     def _part(self, found: Collector, keyword: str, value: Any) -> tuple[str, bytes]:
         if isinstance(value, ObjectReference):
@@ -257,13 +261,13 @@ CallWriter = PickledCalls | PartCalls
 
 
 def write_each(
-    writer: CallWriter, rows: Sequence[tuple[Any, ...]], reserialized: set[int] | None = None
+    writer: CallWriter, rows: Sequence[tuple[Any, ...]], reserialized: set[int] | None, carries: CarriesAfter
 ) -> tuple[list[Payload], dict[int, Needs]]:
     """Serialize many calls, one by one."""
     calls: list[Payload] = []
     needs: dict[int, Needs] = {}
     for position, row in enumerate(rows):
-        call, needed = writer.write(row, _NO_KEYWORDS, reserialized)
+        call, needed = writer.write(row, _NO_KEYWORDS, reserialized, partial(carries, before=position))
         calls.append(call)
         if needed:
             needs[position] = needed

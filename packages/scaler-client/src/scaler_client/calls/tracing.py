@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from opentelemetry import context, propagate, trace
 
-from scaler_client.calls.arguments import ArgumentCache, Carries, never
+from scaler_client.calls.arguments import ArgumentCache, Carries, CarriesAfter, never
 from scaler_client.calls.encoding import Needs, PickledCalls
 from scaler_client.futures.waiters import FutureOwner
 from scaler_client.task_context import runtime
@@ -56,13 +56,13 @@ class TracedCalls(PickledCalls):
             return self._plain.write((_carrier(), *args), kwargs, reserialized, carries)
 
     def write_rows(
-        self, rows: Sequence[tuple[Any, ...]], reserialized: set[int] | None = None
+        self, rows: Sequence[tuple[Any, ...]], reserialized: set[int] | None = None, carries: CarriesAfter = never
     ) -> tuple[Sequence[Payload], dict[int, Needs]]:
         """As PickledCalls does, within one span `scaler.submit` for all of them."""
         attributes = {"scaler.calls": len(rows)}
         with _tracer().start_as_current_span("scaler.submit", kind=trace.SpanKind.PRODUCER, attributes=attributes):
             carrier = _carrier()
-            return self._plain.write_rows([(carrier, *row) for row in rows], reserialized)
+            return self._plain.write_rows([(carrier, *row) for row in rows], reserialized, carries)
 
     @staticmethod
     @contextmanager

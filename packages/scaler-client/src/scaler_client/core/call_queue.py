@@ -34,6 +34,14 @@ class CallQueue:
     def __bool__(self) -> bool:
         return bool(self._calls)
 
+    def has_room(self, size: int, before: int) -> bool:
+        """Whether a long call need not be stored; `before`: how many come first that are not added yet.
+
+        Half of the credit is kept free for short calls. Calls that are not sent count as if they were as long. May be
+        called by any thread.
+        """
+        return self._used + size * (1 + before + len(self._calls)) <= self.credit // 2
+
     def add(self, calls: Iterable[WaitingCall | GraphPiece]) -> None:
         """Append calls that were not sent before."""
         self._calls.extend(calls)

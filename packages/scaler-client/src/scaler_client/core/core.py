@@ -239,6 +239,10 @@ class ClientCore:
         """How many tasks have no outcome yet; nodes of graphs are among them until the requested ones have ended."""
         return len(self._outstanding)
 
+    def has_room(self, size: int, before: int) -> bool:
+        """See CallQueue."""
+        return self._queue.has_room(size, before)
+
     def check(self) -> None:
         """Assert the invariants."""
         self._queue.check(self._outstanding)

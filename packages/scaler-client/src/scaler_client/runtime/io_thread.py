@@ -69,8 +69,6 @@ from scaler_protocol.objects import SHARED_BYTES
 
 PAUSE_SECONDS: Final = 0.001
 """How long the thread pauses after it took submissions, so that more of them go into one batch."""
-FEW_CALLS: Final = 4
-"""Unfinished calls below which another one is probably waited for."""
 IDLE_SECONDS: Final = 1.0
 LEAVE_SECONDS: Final = 10.0
 """How long a client of a named session waits at its end until the scheduler has all calls."""
@@ -351,17 +349,17 @@ class IoThread:
         finally:
             self._leave(transport, failure)
 
-    def carries(self, size: int) -> bool:
-        """Whether a call of so many bytes goes through the scheduler now.
+    def carries(self, size: int, before: int = 0) -> bool:
+        """Whether a call of so many bytes goes through the scheduler now; `before`: the calls that come first.
 
-        Long ones do if they are waited for, since little else is under way. A session that outlives its client leaves
-        them in object storage.
+        Long ones do while unfinished calls take little of the credit. A session that outlives its client leaves them in
+        object storage.
         """
         if size <= INLINE_LIMIT:
             return True
         if size > SHARED_BYTES or self._inside or self._named:
             return False
-        return len(self.mailbox) + self._core.unfinished < FEW_CALLS
+        return self._core.has_room(size, before + len(self.mailbox))
 
     @property
     def unfinished(self) -> int:

@@ -20,6 +20,7 @@ from scaler_protocol.handshake import SESSION_CREDIT
 from scaler_protocol.messages import Submit
 from scaler_scheduler.core.records import SessionRecord, TaskBlock
 
+LEAST_CREDIT: Final = SESSION_CREDIT // 16
 CALLS_LIMIT: Final = 2 * SESSION_CREDIT
 """Bytes of unfinished calls outside of graphs that a session may have."""
 TASK_BYTES: Final = 512
@@ -40,6 +41,14 @@ class CallBudgets:
         self._total = 0
         """Bytes that all sessions had at the last count, and those submitted since."""
         self._recount_at = total_bytes
+
+    def credit(self, sessions: int) -> int:
+        """Bytes of unfinished calls that the last one of so many sessions may have.
+
+        Each later one may have less, so that all together hardly exceed the memory: their sum grows as the logarithm of
+        their number.
+        """
+        return max(LEAST_CREDIT, min(SESSION_CREDIT, self._total_bytes // (4 * max(1, sessions))))
 
     def take(self, session: SessionRecord, event: Submit, now: float) -> None:
         """Count the tasks of a message, or count nothing and raise.

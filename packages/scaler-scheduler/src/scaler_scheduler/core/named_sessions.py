@@ -20,13 +20,14 @@ from dataclasses import replace
 from typing import Final
 
 from scaler_protocol.errors import ObjectNotFoundError, ProtocolError, describe
-from scaler_protocol.handshake import SESSION_CREDIT, Hello, Refused, Welcome
+from scaler_protocol.handshake import Hello, Refused, Welcome
 from scaler_protocol.ids import session_of
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import EventKind
 from scaler_protocol.plurals import counted
 from scaler_protocol.profiles import NO_PROFILE
 from scaler_protocol.sessions import ConfirmTasks, EndSession, KeepSession, LabelTask, ListTasks, TaskList, give_name
+from scaler_scheduler.core.call_budgets import LEAST_CREDIT
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.records import DONE, HELD, NamedSession, Outcome, SessionRecord, TaskRecord
 from scaler_scheduler.core.session_ends import SessionEnds
@@ -34,7 +35,6 @@ from scaler_scheduler.core.state import SchedulerState, SendToStorage
 from scaler_scheduler.core.task_lists import task_lists
 from scaler_scheduler.requirements import runtime_of
 
-LEAST_CREDIT: Final = SESSION_CREDIT // 16
 ENDED_LIMIT: Final = 10_000
 """Clients that are told that their session was ended; beyond that the oldest are forgotten."""
 

@@ -87,7 +87,12 @@ class Peers:
         storage = self._state.config.storage_address
         welcome = Welcome(self._state.incarnation, storage_address=storage)
         if hello.role == Role.CLIENT:
-            welcome = replace(welcome, task_credit=self._task_credits.credit(len({*self.clients, hello.identity})))
+            clients = len({*self.clients, hello.identity})
+            welcome = replace(
+                welcome,
+                task_credit=self._task_credits.credit(clients),
+                session_credit=self._state.budgets.credit(clients),
+            )
             if named:
                 welcome = self._named_sessions.welcome(hello, welcome)
             elif ended:
