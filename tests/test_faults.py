@@ -16,6 +16,7 @@ from scaler import Client
 from scaler_protocol.errors import SchedulerLostError, WorkerDiedError
 from support.fault_tasks import bulky, kill_agent, step
 from support.faults import Services, template_of
+from support.foreign_clients import babbling
 from support.gates import SECONDS
 from support.processes import command_line, descendants, stopped
 from support.relays import Relay
@@ -231,6 +232,15 @@ def test_the_scheduler_is_gone_for_good(tmp_path: Path) -> None:
         assert agent.process.wait(10) == 1
         assert f"the scheduler at {services.address} is lost" in agent.said()
         services.started.remove(agent)
+
+
+def test_a_scheduler_that_only_babbles_is_gone_too() -> None:
+    """Each connection gets its Welcome, and then what is no message."""
+    with babbling() as address, Client(address, timeout_seconds=1, insecure=True) as client:
+        for _ in range(2):
+            for future in [client.submit(abs, -1) for _ in range(3)]:
+                with pytest.raises(SchedulerLostError, match=r"no connection for 1 s .*malformed message"):
+                    future.result(SECONDS)
 
 
 def test_a_task_that_kills_its_agents_takes_no_neighbours_along(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 // Checks the client on a real cluster: `check ADDRESS [KEYS]`, or `check ADDRESS KEYS CALLS` for a long map whose
-// cluster is broken meanwhile, or `check ADDRESS KEYS CALLS alone` for calls one after the other. Prints what it saw; the exit code is 1 if something was wrong.
+// cluster is broken meanwhile, or `check ADDRESS KEYS CALLS TIMEOUT_MS` for calls one after the other. Prints what it saw; the exit code is 1 if something was wrong.
 
 #include <sys/resource.h>
 #include <sys/time.h>
@@ -88,6 +88,7 @@ int main(int count, char** words) {
     scaler::Options options;
     options.name = "check of the C++ client";
     if (count > 2) options.keys = words[2];
+    if (count > 4) options.timeout = std::chrono::milliseconds(std::stoi(words[4]));
     scaler::Client client(address, options);
     if (count > 4) return alone(client, std::stoi(words[3]));
     if (count > 3) return long_map(client, std::stoi(words[3]));

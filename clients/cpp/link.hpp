@@ -158,10 +158,11 @@ private:
     // `event`: why the connection has failed, as ZeroMQ's monitor says.
     void drop(uint16_t event = 0) {
         is_refused_ = event >= ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
-        if (std::exchange(up_, false)) {
+        if (std::exchange(there_, false)) {
             down_since_ = Clock::now();
             retry_ = kFirstRetry;
         }
+        up_ = false;
         monitor_.reset();
         socket_.reset();
         attempt_at_ = Clock::now() + retry_;
@@ -203,6 +204,7 @@ private:
     }
 
     void welcomed(Welcome::Reader welcome) {
+        if (up_) return;
         const bool resumed = welcome.getResumed() && welcome.getIncarnation() == peer_incarnation_;
         peer_incarnation_ = welcome.getIncarnation();
         heartbeat_ = milliseconds(static_cast<int64_t>(1'000 * welcome.getHeartbeatSeconds()));
@@ -219,6 +221,7 @@ private:
     }
 
     void receive(const Frame& frame, Message::Reader message) {
+        KJ_ON_SCOPE_SUCCESS(there_ = up_);
         if (frame.acknowledged > sent_) {  // the two sides disagree about the stream
             peer_incarnation_ = 0;
             return drop();
@@ -264,6 +267,7 @@ private:
     std::deque<std::pair<uint64_t, std::string>> kept_;  // numbered messages that the service has not acknowledged
     std::optional<zmq::socket_t> socket_, monitor_;
     bool up_ = false, ended_ = false, is_refused_ = false;
+    bool there_ = false;  // whether a valid message has come after Welcome: a service may say nothing else
     milliseconds retry_ = kFirstRetry, heartbeat_ = 1s;
     Clock::time_point down_since_ = Clock::now(), attempt_at_ = down_since_, heard_at_, owed_since_, beaten_at_;
 };

@@ -1,4 +1,4 @@
-"""What the tests of clients in other languages share: a map whose cluster is broken, and a scheduler that errs."""
+"""What the tests of clients in several languages share: a map whose cluster is broken, and schedulers that err."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import os
 import signal
 import struct
 import subprocess
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import zmq
@@ -118,17 +120,57 @@ class OddScheduler:
         self.socket.send_multipart([route, b"".join([head, columns, *payload])])
 
 
-def call_an_odd_scheduler(program: Sequence[str]) -> None:
-    """Run `program ADDRESS CALLS`, which prints how each of its calls has ended."""
+class BabblingScheduler(OddScheduler):
+    """A scheduler whose Welcome is followed by what is no message, on each connection."""
+
+    def answer(self, route: bytes, message: Message) -> None:
+        if isinstance(message, Hello):
+            super().answer(route, message)
+            self.socket.send_multipart([route, b"no message"])
+
+
+@contextmanager
+def babbling() -> Iterator[str]:
+    """The address of such a scheduler, which is object storage, too."""
+    over = threading.Event()
+
+    def serve() -> None:
+        with scheduler.socket:
+            while not over.is_set():
+                scheduler.turn()
+
     with zmq.Context() as context:
-        scheduler = OddScheduler(context)
+        scheduler = BabblingScheduler(context)
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield scheduler.address
+        finally:
+            over.set()
+            thread.join()
+
+
+def call_an_odd_scheduler(program: Sequence[str]) -> None:
+    """Run `program ADDRESS CALLS TIMEOUT`, which prints how each of its calls has ended."""
+    lines = _calls_of(OddScheduler, program, len(ODD), 60_000)
+    for line, (_, _, wanted) in zip(lines, ODD, strict=True):
+        assert line.startswith(wanted), line
+
+
+def call_a_babbling_scheduler(program: Sequence[str]) -> None:
+    """The same with a scheduler that never says anything valid: calls end after the timeout."""
+    for line in _calls_of(BabblingScheduler, program, 2, 700):
+        assert line.startswith("SchedulerLostError tcp://") and "no connection for " in line
+
+
+def _calls_of(kind: type[OddScheduler], program: Sequence[str], calls: int, timeout: int) -> list[str]:
+    """How the calls of a program to such a scheduler have ended."""
+    with zmq.Context() as context:
+        scheduler = kind(context)
+        words = {"ADDRESS": scheduler.address, "CALLS": str(calls), "TIMEOUT": str(timeout)}
         with (
             scheduler.socket,
-            subprocess.Popen(
-                [{"ADDRESS": scheduler.address, "CALLS": str(len(ODD))}.get(word, word) for word in program],
-                stdout=subprocess.PIPE,
-                text=True,
-            ) as caller,
+            subprocess.Popen([words.get(word, word) for word in program], stdout=subprocess.PIPE, text=True) as caller,
         ):
             try:
                 wait_until(lambda: caller.poll() is not None, "all calls have ended", SECONDS, scheduler.turn)
@@ -137,6 +179,5 @@ def call_an_odd_scheduler(program: Sequence[str]) -> None:
             assert caller.stdout is not None
             lines = caller.stdout.read().splitlines()
         assert caller.returncode == 0
-    assert len(lines) == len(ODD)
-    for line, (_, _, wanted) in zip(lines, ODD, strict=True):
-        assert line.startswith(wanted), line
+    assert len(lines) == calls
+    return lines

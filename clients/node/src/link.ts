@@ -53,6 +53,8 @@ export class Link {
   private out: Buffer[] = [];
   private socket: Dealer | undefined;
   private isUp = false;
+  /** Whether a valid message has come after Welcome: a service may say nothing else. */
+  private isThere = false;
   private isWriting = false;
   private isClosed = false;
   private downSince = Date.now();
@@ -114,7 +116,7 @@ export class Link {
     clearInterval(watch);
   }
 
-  /** One epoch, until its connection ends; returns whether it was welcomed. */
+  /** One epoch, until its connection ends; returns whether the service was there. */
   private async connection(): Promise<boolean> {
     this.epoch += 1;
     const { address, keys, hello } = this.options;
@@ -141,7 +143,7 @@ export class Link {
     this.out = [];
     this.isWriting = false;
     const greeting = setTimeout(() => socket.close(), GREETING_MS);
-    let welcomed = false;
+    this.isThere = false;
     try {
       socket.connect(address);
       this.write(
@@ -164,10 +166,7 @@ export class Link {
         this.heardAt = Date.now();
         const message = decode(frames.length === 1 ? frames[0]! : Buffer.alloc(0));
         if (!this.take(message)) continue;
-        if (message.type === "Welcome") {
-          clearTimeout(greeting);
-          welcomed = true;
-        }
+        if (message.type === "Welcome") clearTimeout(greeting);
         if (message.type === "NeedHello" || message.type === "Refused") break;
       }
     } catch (error) {
@@ -176,17 +175,17 @@ export class Link {
     clearTimeout(greeting);
     clearTimeout(this.acknowledgeTimer);
     this.acknowledgeTimer = undefined;
-    if (this.isUp) this.downSince = Date.now();
+    if (this.isThere) this.downSince = Date.now();
     this.isUp = false;
     socket.close();
-    return welcomed;
+    return this.isThere;
   }
 
   /** Process a message; returns whether it counts, for it may be a duplicate. */
   private take(message: ReturnType<typeof decode>): boolean {
     const { type, fields, sequence, acknowledged } = message;
     if (type === "Welcome") {
-      this.welcomed(fields);
+      if (!this.isUp) this.welcomed(fields);
       return true;
     }
     if (type === "Refused") {
@@ -194,7 +193,7 @@ export class Link {
       this.events.refused(fields.reasons as string[]);
       return true;
     }
-    if (!this.isUp) return type === "NeedHello";
+    if (!this.isUp || type === "NeedHello") return type === "NeedHello";
     if (acknowledged > this.sent) {
       this.peerIncarnation = 0n; // the two sides disagree about the stream
       throw new MalformedMessageError("it acknowledges what was not sent");
@@ -207,6 +206,7 @@ export class Link {
       this.received = sequence;
       this.owe();
     }
+    this.isThere = true;
     if (type === "Heartbeat") {
       this.heartbeatMs = 1000 * (fields.seconds as number) || this.heartbeatMs;
       if (fields.echo === false) this.send("Heartbeat", { sent: fields.sent, echo: true });

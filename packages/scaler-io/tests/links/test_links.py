@@ -10,7 +10,16 @@ import pytest
 
 from scaler_io.links import admission
 from scaler_io.links import hub as hub_module
-from scaler_io.links.events import HubEvent, LinkDown, LinkLost, LinkRefused, LinkUp, PeerJoined, PeerLost
+from scaler_io.links.events import (
+    HubEvent,
+    LinkDown,
+    LinkLost,
+    LinkRefused,
+    LinkUp,
+    PeerJoined,
+    PeerLost,
+    UplinkEvent,
+)
 from scaler_io.links.hub import FAULTS_BYTES, FAULTS_LIMIT, Hub
 from scaler_io.links.link_record import KeptLimits, PeerTimeouts
 from scaler_io.links.strays import STRAYS_LIMIT
@@ -18,7 +27,7 @@ from scaler_io.links.streams import ACK_SECONDS, HEADER, KEPT_MOST, Frames, Stre
 from scaler_io.links.uplink import GREETING_SECONDS, LinkState, Uplink
 from scaler_io.security.keyring import KeyRole, Principal
 from scaler_protocol.codec import decode, encode
-from scaler_protocol.errors import MalformedMessageError
+from scaler_protocol.errors import MalformedMessageError, ProtocolError
 from scaler_protocol.handshake import Acknowledge, Goodbye, Heartbeat, Hello, NeedHello, Refused, Role, Welcome
 from scaler_protocol.messages import Cancel, Message, Shutdown
 
@@ -630,6 +639,16 @@ def test_garbage_from_the_service_costs_one_epoch(rig: Rig, frames: list[bytes])
     assert client.dialer.malformed == 1
 
 
+def test_a_malformed_message_does_not_count_as_received(rig: Rig) -> None:
+    client = rig.client()
+    rig.run(0.2)
+    (route,) = rig.service.hub._routes
+    assert rig.service.listener.send(route, [HEADER.pack(1, 0), b"\xff" * 64])
+    rig.until(lambda: client.dialer.malformed == 1)
+    rig.service.say(client.identity, 1)
+    rig.until(lambda: client.ups == [False, True] and client.numbers == [1])
+
+
 @pytest.mark.parametrize("message", [Welcome(9), Refused(["no"]), NeedHello()])
 def test_only_services_say_these(rig: Rig, message: Message) -> None:
     client = rig.client()
@@ -863,6 +882,85 @@ def test_a_peer_that_returns_heartbeats_sends_none_until_it_has_missed_one() -> 
     while not (events := uplink.tick(now := uplink.due())):
         pass
     assert events == [LinkDown("the peer is silent")] and 14.1 <= now <= 15.1
+
+
+class Service:
+    """What a service says to an Uplink, a connection each second."""
+
+    def __init__(self, timeout: float) -> None:
+        self.now = 0.0
+        self.uplink = Uplink(Hello(Role.CLIENT, A, 1), 0.0, timeout_seconds=timeout)
+        self.events: list[UplinkEvent] = []
+
+    def connect(self, *said: Message | bytes) -> None:
+        """Make a connection, say Welcome and this, break it unless it is broken, and let a second pass."""
+        self.uplink.opened(self.now)
+        for message in (Welcome(5), *said):
+            columns = [message] if isinstance(message, bytes) else [*map(bytes, encode(message))]
+            try:
+                self.events += self.uplink.receive([HEADER.pack(0, 0), *columns], self.now)
+            except ProtocolError as error:
+                self.events += self.uplink.broken(str(error), self.now)
+        self.events += self.uplink.broken("cut", self.now)
+        self.wait(1.0)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, self.now + 0.25)
+            self.events += self.uplink.tick(self.now)
+
+    @property
+    def losses(self) -> int:
+        """How often the service was lost."""
+        return sum(isinstance(event, LinkLost) for event in self.events)
+
+
+@pytest.mark.parametrize("said", [(), (b"garbage!",), (NeedHello(),), (Welcome(5), b"garbage!")])
+def test_a_service_that_says_nothing_valid_after_welcome_is_not_there(said: tuple[Message | bytes, ...]) -> None:
+    service = Service(timeout=5.0)
+    for _ in range(4):
+        service.connect(*said)
+    assert service.losses == 0 and service.uplink.heard_at == 0.0
+    for _ in range(3):
+        service.connect(*said)
+    assert service.losses == 1
+    for _ in range(3):
+        service.connect(*said)
+    assert service.losses == 1, "what begins later has a timeout, too"
+    for _ in range(3):
+        service.connect(*said)
+    assert service.losses == 2
+
+
+@pytest.mark.parametrize("said", [Heartbeat(1, seconds=1.0), Acknowledge()])
+def test_one_valid_message_after_welcome_makes_the_service_be_there(said: Message) -> None:
+    service = Service(timeout=5.0)
+    for _ in range(20):
+        service.connect(said)
+    assert service.losses == 0 and service.uplink.heard_at == 19.0
+    service.wait(6.0)
+    assert service.losses == 1
+
+
+def test_a_service_that_comes_back_at_the_last_moment_has_time_for_its_first_message() -> None:
+    service = Service(timeout=5.0)
+    service.wait(4.75)
+    service.uplink.opened(service.now)
+    service.uplink.receive([HEADER.pack(0, 0), *map(bytes, encode(Welcome(5)))], service.now)
+    service.wait(4.75)
+    assert service.uplink.state is LinkState.UP and service.events == []
+    service.wait(0.75)
+    assert service.losses == 1 and service.events[0] == LinkDown("the peer is silent")
+
+
+def test_attempts_grow_rare_where_connections_bring_nothing() -> None:
+    service, pauses = Service(timeout=60.0), list[float]()
+    for _ in range(7):
+        service.connect(b"garbage!")
+        pauses.append(service.uplink._attempt_at - service.now + 1.0)
+    assert pauses == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
 
 
 def test_who_waits_for_an_acknowledgement_gets_it_in_time_whoever_else_waits() -> None:

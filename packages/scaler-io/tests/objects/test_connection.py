@@ -41,6 +41,7 @@ from scaler_protocol.messages import Message
 from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference, new_object_id
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import ObjectPart, ObjectStored, PutObject
+from support.foreign_clients import babbling
 from support.processes import run_code
 from support.relays import Relay
 from support.storage_processes import INVERTED, MIB, InvertingCopies, StorageProcess, pattern
@@ -424,6 +425,15 @@ def test_nobody_there(connect: Connect) -> None:
     connection = connect(address, timeout_seconds=0.2)
     with pytest.raises(StorageLostError, match=f"^object storage server {address}: no connection for 0.2 s$"):
         connection.open()
+
+
+def test_a_server_that_only_babbles(connect: Connect) -> None:
+    """Each connection gets its Welcome, and then what is no message."""
+    with babbling() as address:
+        connection = connect(Address.parse(address), timeout_seconds=0.5)
+        for _ in range(2):
+            with pytest.raises(StorageLostError, match=r"no (connection|answer) for 0\.5 s"):
+                connection.put(b"lost")
 
 
 def test_a_refusal(server: StorageProcess, connect: Connect) -> None:

@@ -9,7 +9,11 @@ with another incarnation than before starts a new stream, and the core is told s
 been lost, that stream is not resumed either.
 
     Uplink:  DOWN --opened--> GREETING --Welcome--> UP --broken / NeedHello / silence--> DOWN
-             GREETING --Refused--> REFUSED (final); DOWN for longer than the timeout --> LinkLost, once
+             GREETING --Refused--> REFUSED (final); no service for longer than the timeout --> LinkLost
+
+A service is there from its first valid message after Welcome on: one that says Welcome and then breaks the protocol, or
+says nothing, is lost after the timeout however often it does so. A link that is UP is not lost while it waits for that
+message. LinkLost comes once, and again a timeout later if there was a Welcome meanwhile.
 
 The hub sends heartbeats, which its peers return; the more peers, the longer the interval. A peer that has missed one
 sends its own. Every received message is a sign of life. The hub gives up a peer whose route has been broken for its

@@ -25,7 +25,7 @@ class LinkDown:
 
 @dataclass(frozen=True, slots=True)
 class LinkLost:
-    """There has been no connection for longer than the timeout."""
+    """There has been no connection on which the service said anything valid for longer than the timeout."""
 
     reason: str
 

@@ -54,8 +54,6 @@ class Uplink:
     def __init__(self, hello: Hello, now: float, *, timeout_seconds: float, in_process: bool = False) -> None:
         self.state = LinkState.DOWN
         self.peer_incarnation = 0
-        self.heard_at = now
-        """When the last message was received; at first, when the link was made."""
         self._hello = hello
         self._timeout = timeout_seconds
         self._heartbeat = 1.0
@@ -66,16 +64,17 @@ class Uplink:
         self._epoch = 0
         self._retry = FIRST_RETRY_SECONDS
         self._attempt_at = now
-        self._silent_since = self._heartbeat_at = self._down_since = now
-        """`_heartbeat_at`: when the last heartbeat was sent or returned."""
+        self._silent_since = self._heartbeat_at = self._down_since = self._last_there = now
+        """`_heartbeat_at`: when the last heartbeat was sent or returned; `_last_there`: `heard_at` of past epochs."""
         self._ticked_at = now
-        self._lost = False
+        self._is_there = self._lost = False
+        """`_is_there`: whether a valid message has come after Welcome. A service may say Welcome and nothing else."""
         self._handlers: dict[type[Any], Callable[[Any, float], list[UplinkEvent]]] = {
             Welcome: self._welcomed,
             Refused: self._refused,
             NeedHello: lambda message, now: self.broken("the peer does not know this connection", now),
             Heartbeat: self._heartbeat_received,
-            Acknowledge: lambda message, now: [],
+            Acknowledge: self._acknowledged,
             Hello: self._hello_received,
         }
 
@@ -94,6 +93,11 @@ class Uplink:
         """The number of the current or last connection."""
         return self._epoch
 
+    @property
+    def heard_at(self) -> float:
+        """When the service was heard last, now or in an epoch in which it was there; at first, when we began."""
+        return self._silent_since if self.state is LinkState.UP else self._last_there
+
     def wants_connection(self, now: float) -> bool:
         """Whether the shell should open a connection now."""
         return self.state is LinkState.DOWN and now >= self._attempt_at
@@ -106,7 +110,7 @@ class Uplink:
     def opened(self, now: float) -> None:
         """Begin an epoch with Hello: the shell has opened a new connection."""
         self._epoch += 1
-        self.state = LinkState.GREETING
+        self.state, self._is_there = LinkState.GREETING, False
         self._silent_since = now
         self._out = [
             self._stream.write(
@@ -123,8 +127,8 @@ class Uplink:
         """End the epoch: the connection is gone."""
         if self.state in (LinkState.DOWN, LinkState.REFUSED):
             return []
-        if self.state is LinkState.UP:
-            self._down_since, self._retry = now, FIRST_RETRY_SECONDS
+        if self._is_there:
+            self._last_there, self._down_since, self._retry = self._silent_since, now, FIRST_RETRY_SECONDS
         self.state, self._out = LinkState.DOWN, []
         self._attempt_at = now + self._retry
         self._retry = min(2 * self._retry, LAST_RETRY_SECONDS)
@@ -154,7 +158,7 @@ class Uplink:
         """Receive a message; returns the events for the core. Raises ProtocolError for a malformed message."""
         if len(frames) < 2:
             raise ProtocolError(f"a message has at least 2 frames, not {len(frames)}")
-        self.heard_at = now
+        message = message_of(frames)  # what is malformed does not count as received: the next epoch sends it again
         if self.state is LinkState.UP:
             self._silent_since = now
             try:
@@ -165,7 +169,6 @@ class Uplink:
                 raise
             if self._stream.owed >= ACK_MESSAGES:
                 self._out.append(self._stream.write(Acknowledge()))
-        message = message_of(frames)
         handler = self._handlers.get(type(message))
         if handler is not None:
             return handler(message, now)
@@ -173,6 +176,7 @@ class Uplink:
             return []
         if not is_numbered(frames[0]):
             raise ProtocolError(f"{type(message).__name__} must be numbered")
+        self._is_there = True
         return [message]
 
     def tick(self, now: float) -> list[UplinkEvent]:
@@ -190,7 +194,7 @@ class Uplink:
         if self.state is LinkState.GREETING and now >= self._silent_since + GREETING_SECONDS:
             return [*self.broken("no answer to Hello", now), *self.tick(now)]
         if self.state is not LinkState.REFUSED and not self._lost and now > self._down_since + self._timeout:
-            self._lost = True
+            self._lost, self._down_since = True, now  # what begins after the next Welcome has a timeout, too
             return [LinkLost(f"no connection for {self._timeout:g} s")]
         return []
 
@@ -199,7 +203,7 @@ class Uplink:
         missed = now - self._ticked_at - self._heartbeat
         self._ticked_at = now
         if missed > 0:
-            self.heard_at = min(now, self.heard_at + missed)
+            self._last_there = min(now, self._last_there + missed)
             self._silent_since = min(now, self._silent_since + missed)
             self._down_since = min(now, self._down_since + missed)
 
@@ -216,11 +220,16 @@ class Uplink:
 
     def _heartbeat_received(self, heartbeat: Heartbeat, now: float) -> list[UplinkEvent]:
         if self.state is LinkState.UP:
+            self._is_there = True
             self._heartbeat = heartbeat.seconds or self._heartbeat
             self.busy = heartbeat.busy
             if not heartbeat.echo:
                 self._heartbeat_at = now
                 self._out.append(self._stream.write(Heartbeat(heartbeat.sent, echo=True)))
+        return []
+
+    def _acknowledged(self, message: Acknowledge, now: float) -> list[UplinkEvent]:
+        self._is_there = self.state is LinkState.UP
         return []
 
     def _welcomed(self, welcome: Welcome, now: float) -> list[UplinkEvent]:
