@@ -14,7 +14,13 @@ from scaler_io.security.key_files import make_keys
 from scaler_io.transport.curve import new_pair
 from support.documents import ROOT
 from support.faults import Services
-from support.foreign_clients import CALLS, call_a_babbling_scheduler, call_an_odd_scheduler, map_through_faults
+from support.foreign_clients import (
+    CALLS,
+    call_a_babbling_scheduler,
+    call_a_refusing_scheduler,
+    call_an_odd_scheduler,
+    map_through_faults,
+)
 
 CLIENT = ROOT / "clients" / "node"
 NODE, NPM = shutil.which("node"), shutil.which("npm")
@@ -57,3 +63,7 @@ def test_a_scheduler_that_errs_ends_its_calls_and_no_others() -> None:
 
 def test_a_scheduler_that_only_babbles_is_lost() -> None:
     call_a_babbling_scheduler([str(NODE), str(CLIENT / "test" / "alone.mjs"), "ADDRESS", "CALLS", "TIMEOUT"])
+
+
+def test_a_refusal_without_reasons_says_so() -> None:
+    call_a_refusing_scheduler([str(NODE), str(CLIENT / "test" / "alone.mjs"), "ADDRESS", "CALLS", "TIMEOUT"])

@@ -172,7 +172,7 @@ private:
     void refuse(const std::string& reason) {
         ended_ = true;
         drop();
-        owner_.failed(*this, address_ + ": " + reason, true);
+        owner_.failed(*this, address_ + ": " + (reason.empty() ? "it gave no reason" : reason), true);
     }
 
     void keep_time(Clock::time_point now) {

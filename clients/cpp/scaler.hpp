@@ -202,7 +202,8 @@ private:
         else if (message.isNeedTasks()) for (auto id : message.getNeedTasks().getTasks()) submit_again(id);
         else if (message.isNeedFunctions()) for (auto id : message.getNeedFunctions().getFunctions()) define_again(text(id));
         else if (message.isDeleteObjects()) for (auto id : message.getDeleteObjects().getObjects()) remove(text(id));
-        else if (message.isGoodbye() && &link == &scheduler_) failed(link, message.getGoodbye().getReason(), false);
+        else if (message.isGoodbye() && &link == &scheduler_)
+            failed(link, kj::str("the cluster has ended. ", message.getGoodbye().getReason()).cStr(), false);
     }
 
     void submit_again(uint64_t id) {

@@ -14,7 +14,7 @@ from pathlib import Path
 import zmq
 
 from scaler_protocol.codec import decode, encode
-from scaler_protocol.handshake import Heartbeat, Hello, Welcome
+from scaler_protocol.handshake import Heartbeat, Hello, Refused, Welcome
 from scaler_protocol.messages import Done, Message, Reconcile, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import GetObject, ObjectPart
@@ -129,6 +129,13 @@ class BabblingScheduler(OddScheduler):
             self.socket.send_multipart([route, b"no message"])
 
 
+class RefusingScheduler(OddScheduler):
+    """A scheduler that refuses every client, and does not say why."""
+
+    def answer(self, route: bytes, message: Message) -> None:
+        self.send(route, Refused([]), 0)
+
+
 @contextmanager
 def babbling() -> Iterator[str]:
     """The address of such a scheduler, which is object storage, too."""
@@ -163,21 +170,33 @@ def call_a_babbling_scheduler(program: Sequence[str]) -> None:
         assert line.startswith("SchedulerLostError tcp://") and "no connection for " in line
 
 
+def call_a_refusing_scheduler(program: Sequence[str]) -> None:
+    """The same with a scheduler that does not say why it refuses: the program ends with an error that says so."""
+    code, _, error = _run(RefusingScheduler, program, 1, 60_000)
+    assert code != 0 and "it gave no reason" in error
+
+
 def _calls_of(kind: type[OddScheduler], program: Sequence[str], calls: int, timeout: int) -> list[str]:
     """How the calls of a program to such a scheduler have ended."""
+    code, said, error = _run(kind, program, calls, timeout)
+    lines = said.splitlines()
+    assert code == 0 and len(lines) == calls, error
+    return lines
+
+
+def _run(kind: type[OddScheduler], program: Sequence[str], calls: int, timeout: int) -> tuple[int, str, str]:
+    """Exit code, output and errors of a program that calls such a scheduler."""
     with zmq.Context() as context:
         scheduler = kind(context)
         words = {"ADDRESS": scheduler.address, "CALLS": str(calls), "TIMEOUT": str(timeout)}
         with (
             scheduler.socket,
-            subprocess.Popen([words.get(word, word) for word in program], stdout=subprocess.PIPE, text=True) as caller,
+            subprocess.Popen(
+                [words.get(word, word) for word in program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            ) as caller,
         ):
             try:
-                wait_until(lambda: caller.poll() is not None, "all calls have ended", SECONDS, scheduler.turn)
+                wait_until(lambda: caller.poll() is not None, "the program has ended", SECONDS, scheduler.turn)
             finally:
                 caller.kill()
-            assert caller.stdout is not None
-            lines = caller.stdout.read().splitlines()
-        assert caller.returncode == 0
-    assert len(lines) == calls
-    return lines
+            return caller.wait(), *caller.communicate()

@@ -190,7 +190,8 @@ export class Link {
     }
     if (type === "Refused") {
       this.isClosed = true;
-      this.events.refused(fields.reasons as string[]);
+      const reasons = (fields.reasons as string[]).filter(Boolean);
+      this.events.refused(reasons.length > 0 ? reasons : ["it gave no reason"]);
       return true;
     }
     if (!this.isUp || type === "NeedHello") return type === "NeedHello";

@@ -122,6 +122,15 @@ def test_a_refusal_names_the_service_once() -> None:
     assert refused.reason("tcp://h:2") == "; ".join(refused.reasons)
 
 
+@pytest.mark.parametrize("reasons", [[], [""], ["", ""]])
+def test_a_refusal_without_reasons_says_so(rig: Rig, reasons: list[str]) -> None:
+    rig.service.admit = lambda hello: Refused(reasons)  # type: ignore[method-assign]
+    rig.service.hub._admit = rig.service.admit
+    client = rig.client(up=False)
+    rig.until(lambda: client.uplink.state is LinkState.REFUSED)
+    assert [event for event in client.events if isinstance(event, LinkRefused)] == [LinkRefused(("it gave no reason",))]
+
+
 def test_goodbye_is_heard_where_nothing_can_be_written_any_more(rig: Rig) -> None:
     client = rig.client()
     (route,) = rig.service.hub._routes

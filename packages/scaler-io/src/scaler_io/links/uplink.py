@@ -250,7 +250,8 @@ class Uplink:
 
     def _refused(self, refused: Refused, now: float) -> list[UplinkEvent]:
         self.state, self._out = LinkState.REFUSED, []
-        return [LinkRefused(tuple(refused.reasons), refused.in_use)]
+        reasons = tuple(filter(None, refused.reasons)) or ("it gave no reason",)
+        return [LinkRefused(reasons, refused.in_use)]
 
     def _hello_received(self, hello: Hello, now: float) -> list[UplinkEvent]:
         raise ProtocolError("the accepting side must not send Hello")
