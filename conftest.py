@@ -8,6 +8,7 @@ import shutil
 import signal
 import tempfile
 from collections import Counter
+from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,11 +22,16 @@ settings.load_profile("same-examples")
 LONG = "not soak and not chaos and not third_parties"
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """Keep 300,000 objects, which live as long as the tests, out of each garbage collection of CPython."""
+    gc.disable()
+    collected = yield
     gc.collect()
     if hasattr(gc, "freeze"):
         gc.freeze()
+    gc.enable()
+    return collected
 
 
 def pytest_configure(config: pytest.Config) -> None:

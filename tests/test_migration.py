@@ -14,9 +14,15 @@ import pytest
 
 import scaler
 from support.processes import PROGRAMS
+from support.warm_programs import run_warm
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "migration.md").read_text("utf-8")
-SERVERS = ("scaler_scheduler", "scaler_cluster", "scaler_object_storage_server")
+SERVERS = {
+    "scaler_scheduler": "scaler_scheduler",
+    "scaler_cluster": "scaler_worker",
+    "scaler_object_storage_server": "scaler_storage",
+}
+"""By program: its module."""
 CODE = re.compile(r"`([^`]+)`")
 OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
 
@@ -118,7 +124,7 @@ def test_options(program: str, option: str, verdict: str) -> None:
 
 @pytest.mark.parametrize(("program", "option", "verdict"), [row for row in options() if row[2].startswith("refused")])
 def test_refused_options(program: str, option: str, verdict: str) -> None:
-    ended = subprocess.run([PROGRAMS / program, option, "1"], capture_output=True, text=True, check=False)
+    ended = run_warm(SERVERS[program], option, "1")
     sentence = verdict.removeprefix("refused: ").replace("`", "")
     assert ended.returncode == 2
     assert sentence in ended.stderr or sentence.startswith("use ")

@@ -26,6 +26,7 @@ from scaler_protocol.profiles import Profile, profile_at
 from support.fake_services import FakeService
 from support.processes import Watched, descendants
 from support.waiting import wait_until
+from support.warm_programs import IMPORTED, WarmProgram
 
 DEADLINE_SECONDS = 30.0
 
@@ -162,7 +163,7 @@ class FakeScheduler(FakeService):
 
 
 class AgentProcess:
-    """A real `scaler_cluster`."""
+    """A real `scaler_cluster`, or another program that is an agent."""
 
     def __init__(
         self,
@@ -173,15 +174,20 @@ class AgentProcess:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._log = log
+        words, environment = [str(address), *options], {**os.environ, **(environment or {})}
+        self.process: subprocess.Popen[bytes] | WarmProgram
         with log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, *program, str(address), *options],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                env={**os.environ, **(environment or {})},
-            )
+            if program[-1] in IMPORTED:
+                self.process = WarmProgram(program[-1], words, environment, out.fileno())
+            else:
+                self.process = subprocess.Popen(
+                    [sys.executable, *program, *words],
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                    env=environment,
+                )
         self.pid = self.process.pid
 
     def log(self) -> str:

@@ -20,6 +20,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,7 @@ IMPORTED: Final = {
     "scaler_scheduler": ("scaler_scheduler.service.shell",),
     "scaler_storage": ("scaler_storage.options", "scaler_storage.service"),
     "scaler_worker": ("scaler_worker.config", "scaler_worker.forking.template_link"),
+    "scaler_worker.symphony": ("scaler_worker.symphony.proxy_options", "scaler_worker.symphony.proxy_process"),
 }
 """By program: what it imports before it starts a thread or forks."""
 START_SECONDS: Final = 30.0
@@ -47,9 +49,17 @@ _ABOVE: Final = 100
 class WarmProgram:
     """A program that was forked, with the methods of subprocess.Popen that tests use."""
 
-    def __init__(self, module: str, words: Sequence[str], env: Mapping[str, str], output: int, *passed: int) -> None:
+    def __init__(
+        self,
+        module: str,
+        words: Sequence[str],
+        env: Mapping[str, str],
+        output: int,
+        *passed: int,
+        errors: int | None = None,
+    ) -> None:
         self._parent = _parent(module)
-        self.pid = self._parent.fork(words, env, output, passed)
+        self.pid = self._parent.fork(words, env, [output, output if errors is None else errors], passed)
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -81,6 +91,19 @@ class WarmProgram:
         self.send_signal(signal.SIGKILL)
 
 
+def run_warm(module: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a program until it ends by itself; what it has written."""
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        program = WarmProgram(module, words, os.environ, output.fileno(), errors=errors.fileno())
+        try:
+            code = program.wait(START_SECONDS)
+        finally:
+            program.kill()
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(words, code, output.read().decode(), errors.read().decode())
+
+
 class _Parent:
     """A process that forks programs of one module. Thread-safe."""
 
@@ -102,10 +125,10 @@ class _Parent:
         self._codes: dict[int, int] = {}
         self._new: list[int] = []
 
-    def fork(self, words: Sequence[str], env: Mapping[str, str], output: int, passed: Sequence[int]) -> int:
+    def fork(self, words: Sequence[str], env: Mapping[str, str], outputs: Sequence[int], passed: Sequence[int]) -> int:
         request = json.dumps({"words": list(words), "env": dict(env), "passed": list(passed)}).encode()
         with self._lock:
-            socket.send_fds(self._channel, [request], [output, *passed])
+            socket.send_fds(self._channel, [request], [*outputs, *passed])
             while not self._new:
                 assert self._read(START_SECONDS), "a warm program was not forked"
             return self._new.pop()
@@ -197,13 +220,14 @@ def _become(module: str, request: dict[str, Any], files: list[int]) -> list[str]
     os.setsid()
     os.environ.clear()
     os.environ.update(request["env"])
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [folder for folder in folders if folder and folder not in sys.path]
     moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for descriptor in files]
     for descriptor in files:
         os.close(descriptor)
-    for source, number in zip(moved, [1, *request["passed"]], strict=True):
+    for source, number in zip(moved, [1, 2, *request["passed"]], strict=True):
         os.dup2(source, number)
         os.close(source)
-    os.dup2(1, 2)
     words: list[str] = request["words"]
     show_command([sys.executable, "-m", module, *words])
     return words

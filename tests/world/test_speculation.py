@@ -40,12 +40,14 @@ def submit(world: World, plan: Plan = HALF_SECOND, count: int = GRID, retries: i
 
 def seconds_of(world: World) -> list[Execution]:
     """Runs that began while another run of their task went on."""
+    of_task: dict[int, list[Execution]] = defaultdict(list)
+    for run in world.history:
+        of_task[run.task].append(run)
     return [
         run
         for run in world.history
         if any(
-            other.task == run.task and other.began < run.began and (other.ended is None or run.began < other.ended)
-            for other in world.history
+            other.began < run.began and (other.ended is None or run.began < other.ended) for other in of_task[run.task]
         )
     ]
 

@@ -8,8 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,55 +24,64 @@ from scaler_protocol.addresses import Address
 from support.gates import SECONDS
 from support.processes import free_ports, taken_port
 from support.waiting import wait_until
+from support.warm_programs import WarmProgram, run_warm
 
 
 class SchedulerProcess:
     """A scheduler that was started, and its output."""
 
-    def __init__(self, *words: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "scaler_scheduler", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-        )
+    def __init__(self, errors: IO[bytes], *words: str) -> None:
+        self._errors = errors
+        reading, writing = os.pipe()
+        self._output = os.fdopen(reading, "rb")
+        self.process = WarmProgram("scaler_scheduler", words, os.environ, writing, errors=errors.fileno())
+        os.close(writing)
         self.lines: list[str] = []
 
     def read_until(self, text: str) -> str:
         """The next line that contains `text`."""
-        assert self.process.stdout is not None
         deadline = threading.Timer(SECONDS, self.process.kill)
         deadline.start()
         try:
-            return self._read_until(self.process.stdout, text)
+            return self._read_until(text)
         finally:
             deadline.cancel()
 
-    def _read_until(self, output: IO[bytes], text: str) -> str:
+    def _read_until(self, text: str) -> str:
         while True:
-            line = output.readline().decode()
-            assert line, f"ended before {text!r}: {self.lines}, {self.process.stderr and self.process.stderr.read()!r}"
+            line = self._output.readline().decode()
+            assert line, f"ended before {text!r}: {self.lines}, {self.errors()!r}"
             self.lines.append(line)
             if text in line:
                 return line
 
+    def errors(self) -> str:
+        """What it has written to stderr."""
+        self._errors.seek(0)
+        return self._errors.read().decode()
+
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         """Send a signal; exit code and stderr."""
         self.process.send_signal(number)
-        _, errors = self.process.communicate(timeout=SECONDS)
-        return self.process.returncode, errors.decode()
+        self._output.read()
+        return self.process.wait(SECONDS), self.errors()
+
+    def close(self) -> None:
+        """Kill it, unless it has ended."""
+        self.process.kill()
+        self.process.wait()
+        self._output.close()
 
 
 @contextmanager
 def scheduler(*words: str) -> Iterator[SchedulerProcess]:
     """A scheduler that does not outlive the test."""
-    started = SchedulerProcess(*words)
-    try:
-        yield started
-    finally:
-        if started.process.poll() is None:
-            started.process.kill()
-        started.process.communicate()
+    with tempfile.TemporaryFile() as errors:
+        started = SchedulerProcess(errors, *words)
+        try:
+            yield started
+        finally:
+            started.close()
 
 
 def test_the_start_is_told_line_by_line() -> None:
@@ -164,13 +173,15 @@ def test_metrics_tell_of_object_storage() -> None:
         metrics = f"127.0.0.1:{probe.getsockname()[1]}"
     with scheduler("tcp://127.0.0.1:0", "--metrics-address", metrics) as started:
         started.read_until("serve metrics")
-        deadline = time.monotonic() + SECONDS
         found: dict[str, float] = {}
-        while "scaler_storage_memory_limit_bytes" not in found:
-            assert time.monotonic() < deadline, found
+
+        def told() -> bool:
             with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=SECONDS) as answer:
                 families = text_string_to_metric_families(answer.read().decode())
-                found = {sample.name: sample.value for family in families for sample in family.samples}
+                found.update({sample.name: sample.value for family in families for sample in family.samples})
+            return "scaler_storage_memory_limit_bytes" in found
+
+        wait_until(told, "figures of object storage")
         assert found["scaler_storage_memory_limit_bytes"] > 2**20 and found["scaler_object_bytes"] == 0
         assert started.end() == (0, "")
 
@@ -178,9 +189,7 @@ def test_metrics_tell_of_object_storage() -> None:
 def test_metrics_for_other_hosts_must_be_wanted() -> None:
     with scheduler("tcp://127.0.0.1:0", "--metrics-address", "0.0.0.0:9100") as started:
         assert started.process.wait(SECONDS) != 0
-        assert (
-            started.process.stderr is not None and b"can be reached from other hosts" in started.process.stderr.read()
-        )
+        assert "can be reached from other hosts" in started.errors()
 
 
 def test_a_port_in_use_is_one_line_and_exit_code_1() -> None:
@@ -212,9 +221,7 @@ def test_a_port_in_use_is_one_line_and_exit_code_1() -> None:
     ],
 )
 def test_what_is_wrong_is_one_line(words: list[str], said: str) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "scaler_scheduler", *words], capture_output=True, text=True, timeout=SECONDS, check=False
-    )
+    ended = run_warm("scaler_scheduler", *words)
     assert ended.returncode == 2 and said in ended.stderr and ended.stderr.count("\n") == 1
 
 
@@ -301,14 +308,12 @@ def test_its_own_storage_server_is_replaced_when_it_dies() -> None:
     ],
 )  # fmt: skip
 def test_options_that_contradict_each_other(words: list[str], complaint: str) -> None:
-    command = [sys.executable, "-m", "scaler_scheduler", f"tcp://127.0.0.1:{free_ports()}", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    done = run_warm("scaler_scheduler", f"tcp://127.0.0.1:{free_ports()}", *words)
     assert done.returncode == 2 and complaint in done.stderr and not done.stdout
 
 
 @pytest.mark.parametrize("own", ["tcp://127.0.0.1", "tcp://localhost", "tcp://[::1]"])
 def test_no_storage_server_is_at_its_own_address(own: str) -> None:
     port = free_ports()
-    command = [sys.executable, "-m", "scaler_scheduler", f"tcp://127.0.0.1:{port}", "-osa", f"{own}:{port}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    done = run_warm("scaler_scheduler", f"tcp://127.0.0.1:{port}", "-osa", f"{own}:{port}")
     assert done.returncode == 2 and f"--object-storage-address {own}:{port} is this scheduler's own" in done.stderr

@@ -551,19 +551,19 @@ class SchedulerCore:
         waiting = assigned = unfinished = 0
         for session in self.state.sessions.values():
             self._completion.dependencies.check(session)
-            unended = Counter(task.extra.graph for task in session.tasks.values() if task.state != DONE and task.extra)
-            for graph in session.graphs.values():
-                assert graph.open == unended[graph], (graph, unended[graph])
+            _check_graphs(session)
             for number, task in session.tasks.items():
-                waiting += task.state == WAITING
-                unfinished += task.state != DONE
+                state = task.state
+                waiting += state == WAITING
+                unfinished += state != DONE
                 if not isinstance(task, TaskRecord):
                     continue
-                assert number == task.id and task.state != GONE, f"task {number:x} is {task.state}"
-                if task.state == ASSIGNED:
+                assert number == task.id and state != GONE, f"task {number:x} is {state}"
+                if state == ASSIGNED:
                     assigned += 1
                     assert task.agent is not None and task.agent.runs.get(task.run) is task
-                assert task.state != DONE or not (task.run or task.call), f"{number:x} has ended, but has a run"
+                elif state == DONE:
+                    assert not (task.run or task.call), f"{number:x} has ended, but has a run"
         for session in self.state.ended_sessions:
             assert all(task.state in (WAITING, HELD, DONE) for task in session.tasks.values())
             unfinished += sum(task.state != DONE for task in session.tasks.values())
@@ -580,6 +580,14 @@ class SchedulerCore:
         for agent in self.state.agents.values():
             assert agent.blocked <= agent.runs.keys()
             assert agent.runs or not agent.load
+
+
+def _check_graphs(session: SessionRecord) -> None:
+    if session.graphs:
+        tasks = session.tasks.values()
+        unended = Counter(task.extra.graph for task in tasks if task.state != DONE and task.extra)
+        for graph in session.graphs.values():
+            assert graph.open == unended[graph], (graph, unended[graph])
 
 
 def _shares(agent: AgentRecord) -> dict[int, Capabilities]:

@@ -424,14 +424,16 @@ class AgentCore:
         """Assert the invariants of the module's docstring."""
         self.workers.check()
         self.in_flight.kept.check()
-        flying = [entry for worker in self.workers for entry in worker.entries()]
-        runs = run_ids([*flying, *self._queued()])
+        in_flight = [(worker, worker.entries()) for worker in self.workers]
+        queued = self._queued()
+        runs = run_ids([*(entry for _, entries in in_flight for entry in entries), *queued])
         assert len(runs) == len(set(runs)), "a run is in two states"
-        assert not {entry[TASK] for entry in self._unfinished()}.intersection(self.in_flight.kept), (
-            "kept, and has a run"
-        )
-        assert len(self.in_flight.waiting) == sum(1 for _ in self.in_flight.waiting)
-        for worker in self.workers:
-            assert worker.withdrawn <= set(run_ids(worker.entries()))
+        kept = self.in_flight.kept
+        assert all(kept.get(entry[TASK]) is None for entry in queued), "kept, and waits"
+        for worker, entries in in_flight:
+            unfinished = (entry[TASK] for entry in entries if entry[RUN] not in worker.withdrawn)
+            assert all(kept.get(task) is None for task in unfinished), "kept, and runs"
+            assert worker.withdrawn <= set(run_ids(entries))
             assert not (worker.blocked and worker.state == WorkerState.RUNNING)
+        assert len(self.in_flight.waiting) == sum(1 for _ in self.in_flight.waiting)
         self._nesting.check()
