@@ -40,7 +40,7 @@ from support.browsers import (
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
 from support.own_keys import MONITOR, own
-from support.processes import PROGRAMS, Terminal, descendants
+from support.processes import PROGRAMS, Terminal, descendants, free_ports
 from support.tasks import explode
 from support.waiting import wait_until
 
@@ -597,6 +597,23 @@ def test_other_names_and_origins_are_refused(site: str) -> None:
         request = urllib.request.Request(f"{site}/", headers=headers)
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(request, timeout=SECONDS)
+
+
+def test_odd_readers_do_not_keep_the_program_from_ending(monitor: Address) -> None:
+    port = free_ports(1)
+    site = f"http://127.0.0.1:{port}"
+    words: list[str | Path] = [PROGRAMS / "scaler_ui", str(monitor), "--port", str(port)]
+    with Terminal("env", "-u", "PYTEST_CURRENT_TEST", *words) as program, socket.socket() as reader:
+        wait_until(lambda: read(site), "the pages are there")
+        with pytest.raises(urllib.error.HTTPError, match="400"):  # WebSockets only
+            urllib.request.urlopen(f"{site}/_nicegui_ws/socket.io/?EIO=4&transport=polling", timeout=SECONDS)
+        [script, *_] = re.findall(r"/_nicegui/\S+?\.js", read(site))
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.connect(("127.0.0.1", port))
+        reader.sendall(f"GET {script} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode() * 50)
+        assert reader.recv(1), "he takes no more of all these answers"
+        assert program.end(signal.SIGTERM) == 0
+        assert not any("Traceback" in line for line in program.rest())
 
 
 def test_the_older_name_is_the_same_program() -> None:

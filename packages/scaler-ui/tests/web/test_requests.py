@@ -44,7 +44,7 @@ def test_who_does_not_finish_a_request_is_disconnected(monkeypatch: pytest.Monke
         with socket.create_server(("127.0.0.1", 0)) as listener:
             application = requests.HeadAsGet(page)
             config = uvicorn.Config(
-                application, http=requests.TimedProtocol, lifespan="off", log_level="warning", ws="none"
+                application, http=requests.LimitedProtocol, lifespan="off", log_level="warning", ws="none"
             )
             server = uvicorn.Server(config)
             serving = asyncio.create_task(server.serve([listener]))
@@ -66,6 +66,43 @@ def test_who_does_not_finish_a_request_is_disconnected(monkeypatch: pytest.Monke
     assert slow.endswith(b"ok"), "the time of an answer is not limited"
     assert several.count(b"200 OK") == 2
     assert b"200 OK" in head and head.endswith(b"\r\n\r\n"), "only the head of the page"
+
+
+def test_a_head_without_end_is_refused_and_a_long_body_is_not() -> None:
+    received = list[int]()
+
+    async def reading(scope: Any, receive: Any, send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+        more = True
+        while more:
+            message = await receive()
+            received.append(len(message["body"]))
+            more = message["more_body"]
+        await page(scope | {"method": "GET"}, receive, send)
+
+    async def all_answers() -> list[bytes]:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            config = uvicorn.Config(
+                reading, http=requests.LimitedProtocol, lifespan="off", log_level="warning", ws="none"
+            )
+            server = uvicorn.Server(config)
+            serving = asyncio.create_task(server.serve([listener]))
+            port, size = listener.getsockname()[1], requests.HEAD_BYTES + 100
+            closing = REQUEST[:-2] + b"Connection: close\r\n"
+            sent = f"Content-Length: {size}\r\n\r\n".encode()
+            said = await asyncio.gather(
+                answers(port, closing + b"A: " + b"b" * size),
+                answers(port, closing + b"A: b\r\n" * (size // 6)),
+                answers(port, closing.replace(b"GET", b"POST") + sent, bytes(size)),
+                answers(port, REQUEST.replace(b"GET", b"POST")[:-2] + sent + bytes(size), closing + b"\r\n"),
+            )
+            server.should_exit = True
+            await serving
+            return list(said)
+
+    value, many, body, several = asyncio.run(all_answers())
+    assert b"400 Bad Request" in value and b"400 Bad Request" in many
+    assert b"200 OK" in body and several.count(b"200 OK") == 2
+    assert sum(received) == 2 * (requests.HEAD_BYTES + 100)
 
 
 def test_files_are_compressed_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import logging
 import re
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 # /usr/include/malloc.h
 _M_ARENA_MAX = -8
+END_SECONDS = 3
+"""How long answers that are under way may take after a signal: a reader may never take his."""
 LOOK_SECONDS = 0.1
 KEEP_SECONDS = 2.0
 
@@ -201,9 +204,10 @@ def _check_free(options: WebOptions) -> None:
 
 
 def _is_a_fault(record: logging.LogRecord) -> bool:
-    """Drops the tracebacks that Starlette logs when a reader disconnects during a request."""
+    """Drops the tracebacks of readers who disconnect during a request, or have not taken their answer at the end."""
     error = record.exc_info[1] if record.exc_info else None
-    return not (isinstance(error, RuntimeError) and str(error) == "No response returned.")
+    left = isinstance(error, RuntimeError) and str(error) == "No response returned."
+    return not left and not isinstance(error, asyncio.CancelledError)
 
 
 def _page_address(options: WebOptions, token: str | None) -> str:
@@ -280,11 +284,13 @@ def _keeper(listening: Listening, options: WebOptions) -> HistoryKeeper | None:
 
 def _run_server(options: WebOptions) -> None:
     """Answer requests until a signal."""
-    from nicegui import app, ui
+    from nicegui import app, core, ui
 
-    from scaler_ui.web.requests import TimedProtocol
+    from scaler_ui.web.requests import LimitedProtocol
 
     app.colors(primary="#1d4ed8")  # white can be read on it
+    # Without a WebSocket a reader's odd message makes python-engineio wait for ever.
+    app.config.socket_io_js_transports = core.sio.eio.transports = ["websocket"]
     app.config.quasar_config["loadingBar"]["skipHijack"] = True  # a progress bar without a name, of loading scripts
     ui.run(
         host=options.host,
@@ -297,8 +303,9 @@ def _run_server(options: WebOptions) -> None:
         show=False,
         show_welcome_message=False,
         reconnect_timeout=30,
+        timeout_graceful_shutdown=END_SECONDS,
         tailwind=False,
-        http=TimedProtocol,
+        http=LimitedProtocol,
         proxy_headers=False,  # they would replace the address that a connection comes from
         ssl_certfile=options.tls_cert,
         ssl_keyfile=options.tls_key,

@@ -33,6 +33,8 @@ KEPT_BYTES = 8 * 2**20
 """Compressed files that are kept: one may have many addresses, such as static/../static/a.js."""
 HEAD_SECONDS = 10.0
 """Time for the head of a request, at least; at most twice as long."""
+HEAD_BYTES = 512 * 1024
+"""Bytes of the head of a request, at most; more than a transport reads at once."""
 
 
 def unknown_page() -> HTMLResponse:
@@ -124,12 +126,34 @@ def tell_odd_events(record: logging.LogRecord) -> bool:
     return True
 
 
-class TimedProtocol(HttpToolsProtocol):
-    """A connection that is closed if it has no request for `HEAD_SECONDS`. uvicorn would wait for ever."""
+class LimitedProtocol(HttpToolsProtocol):
+    """A connection that is closed if it has no request for `HEAD_SECONDS`, or one with a longer head than `HEAD_BYTES`.
+
+    uvicorn would wait for ever, and keep whatever comes.
+    """
+
+    _head = 0
+    """Bytes of the head that is being received."""
+    _has_body = False
+    """Whether what is being received is a body."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.loop.call_later(HEAD_SECONDS, self._look, None)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._head = 0 if self._has_body else self._head + len(data)
+        if self._head > HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response(f"The head of the request has more than {HEAD_BYTES:,} bytes.")
+
+    def on_headers_complete(self) -> None:
+        self._head, self._has_body = 0, True
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._has_body = False
+        super().on_message_complete()
 
     def _look(self, answered: RequestResponseCycle | None) -> None:
         """Close the connection if `answered` was its last request `HEAD_SECONDS` ago and still is."""
