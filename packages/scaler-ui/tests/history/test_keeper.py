@@ -24,6 +24,7 @@ from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.kept import Kept, KeptTask
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.workload_views import kept_sentences
+from scaler_ui.model.workloads import Workload
 from support.mounts import fill, small_memory
 from support.waiting import wait_until
 
@@ -254,6 +255,45 @@ def test_a_file_that_another_scaler_ui_has_is_waited_for(publications: Publicati
     assert [each.task for each in kept_in(path).tasks] == [1, HIGH, 2, 3]
 
 
+def test_workloads_of_a_file_that_comes_late_are_not_replaced(publications: Publications, tmp_path: Path) -> None:
+    path, model = tmp_path / "history.db", MonitorModel()
+    first = HistoryFile(path, 7)
+    night = Workload(1, "jobs:night", 9, 10.0, 20.0, {0: 500})
+    first.write(Kept(workloads=[night]))
+    with keeping(path, model) as keeper:
+        first.close()
+        worked(publications, model)
+        wait_until(lambda: not turned(keeper).state.fault and keeper.is_idle, "the file is had")
+        said, is_bad = kept_sentences(keeper.state)
+        assert is_bad and said.endswith("it is kept, and shown when scaler_ui starts again.")
+        model.take(publications.batch(TaskStep.ENDED, 1, 5, time=6005.0), 1.0)  # its workload is written again
+        model.take(publications.groups((2, "jobs:other", 7, 0, "", "")), 1.0)
+        model.take(publications.batch(TaskStep.WAITING, 2, 6, time=6006.0), 1.0)
+        model.take(publications.batch(TaskStep.ENDED, 1, 6, time=6006.0), 1.0)
+    again = MonitorModel()
+    with keeping(path, again) as keeper:
+        assert not kept_sentences(keeper.state)[1] and again.workloads.rows[1] == night
+        new = {each.number: (each.function, each.tasks) for each in list(again.workloads.rows.values())[1:]}
+    assert new == {each.number + 1: (each.function, each.tasks) for each in model.workloads.rows.values()}
+    assert len(new) > 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps files that are open")
+def test_a_log_that_is_removed_while_it_is_in_use_loses_nothing(publications: Publications, tmp_path: Path) -> None:
+    path, left, model = tmp_path / "history.db", tmp_path / "left", MonitorModel()
+    left.mkdir()
+    with keeping(path, model) as keeper:
+        for number in (1, 2, 3):
+            model.take(publications.batch(TaskStep.ENDED, 1, number), 1.0)
+            wait_until(lambda: turned(keeper).is_idle and not keeper.state.fault, "it is written")
+            path.with_name("history.db-wal").unlink(missing_ok=number != 3)
+        model.take(publications.batch(TaskStep.ENDED, 1, 4), 1.0)
+        wait_until(lambda: turned(keeper).is_idle and not keeper.state.fault, "it is written")
+        for file in tmp_path.glob("history.db*"):
+            shutil.copy(file, left)  # as a killed process would leave it
+    assert [each.task for each in kept_in(left / "history.db").tasks] == [1, 2, 3, 4]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="it needs /dev/full and mount points")
 def test_a_full_disk_leaves_the_pages_alive_and_nothing_is_lost_when_there_is_room(
     publications: Publications, tmp_path: Path
@@ -265,7 +305,7 @@ def test_a_full_disk_leaves_the_pages_alive_and_nothing_is_lost_when_there_is_ro
         many = range(10, 5010)
         model.take(publications.batch(TaskStep.ENDED, 1, *many), 1.0)
         wait_until(lambda: bool(turned(keeper).state.fault), "the disk is found full")
-        assert "full" in keeper.state.fault and kept_sentences(keeper.state)[1]
+        assert "full: make room on its disk" in keeper.state.fault and kept_sentences(keeper.state)[1]
         filler.unlink()
         wait_until(lambda: not turned(keeper).state.fault, "there is room again")
         keeper.close()
@@ -275,7 +315,7 @@ def test_a_full_disk_leaves_the_pages_alive_and_nothing_is_lost_when_there_is_ro
 def test_a_folder_that_appears_later_gets_the_history(publications: Publications, tmp_path: Path) -> None:
     path, model = tmp_path / "later" / "history.db", MonitorModel()
     with keeping(path, model) as keeper:
-        assert keeper.state.fault == "No such file or directory"
+        assert keeper.state.fault == "No such file or directory: make its folder, or name another file"
         worked(publications, model)
         path.parent.mkdir()
         wait_until(lambda: not turned(keeper).state.fault, "the file is made")

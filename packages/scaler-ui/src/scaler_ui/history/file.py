@@ -8,7 +8,7 @@ import sqlite3
 import sys
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,6 +67,15 @@ class HistoryFile:
         self._place: tuple[int, int] | None = None
         """Device and number of the file that is open."""
         self._size = 0
+        self._log: int | None = None
+        """The number of the file of SQLite's log beside it, which has what was written last."""
+        self._unread = 0
+        """Workloads of the file have numbers up to this one, and were not loaded: new ones are numbered after them."""
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the file has more than its reader knows: it could not be read at the start."""
+        return self._unread > 0
 
     def open(self) -> None:
         """Open the file, or create it; raises sqlite3.Error or OSError.
@@ -87,12 +96,20 @@ class HistoryFile:
             database.execute("COMMIT")
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
+            self._unread = database.execute("SELECT ifnull(max(number), 0) FROM workloads").fetchone()[0]
         except BaseException:
             database.close()
             raise
         self._database = database
         found = os.stat(self.path)
         self._place, self._size = (found.st_dev, found.st_ino), found.st_size
+        self._log = self._log_number()
+
+    def _log_number(self) -> int | None:
+        try:
+            return os.stat(f"{self.path}-wal").st_ino
+        except FileNotFoundError:
+            return None
 
     def _check_there(self) -> None:
         """Raise RemovedFileError or sqlite3.DatabaseError for a file that others have removed or cut off."""
@@ -103,6 +120,9 @@ class HistoryFile:
         if found is None or (found.st_dev, found.st_ino) != self._place:
             self.close()
             raise RemovedFileError("it was removed while it was in use")
+        if self._log_number() != self._log:
+            self.close()  # SQLite has the log open, and moves it to the file
+            raise RemovedFileError(f"{self.path.name}-wal was removed while it was in use")
         if found.st_size < self._size:
             raise sqlite3.DatabaseError("it was cut off while it was in use")
         self._size = found.st_size
@@ -111,9 +131,11 @@ class HistoryFile:
         """What the file has; raises sqlite3.Error, or DamagedFileError."""
         self.open()
         try:
-            return self._read()
+            kept = self._read()
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise DamagedFileError(f"a row cannot be read: {error}") from error
+        self._unread = 0
+        return kept
 
     def write(self, kept: Kept) -> None:
         """Add or replace these rows, and remove what is too old or too much, all or nothing."""
@@ -162,8 +184,7 @@ class HistoryFile:
             [_minute(row) for row in rows("minutes", Minute._fields, "at")],
         )
 
-    @staticmethod
-    def _add(database: sqlite3.Connection, kept: Kept) -> None:
+    def _add(self, database: sqlite3.Connection, kept: Kept) -> None:
         def add(table: str, columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> None:
             places = ", ".join("?" * len(columns))
             database.executemany(f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}) VALUES ({places})", rows)
@@ -171,9 +192,11 @@ class HistoryFile:
         add("tasks", KeptTask._fields, (_signed_task(task) for task in kept.tasks))
         add("failures", KeptFailure._fields, (_signed(failure) for failure in kept.failures))
         add("clients", ("session", "name"), kept.clients.items())
-        rows = ((each.number, each.function, each.ended, write_workload(each)) for each in kept.workloads)
+        workloads = [replace(each, number=each.number + self._unread) for each in kept.workloads]
+        rows = ((each.number, each.function, each.ended, write_workload(each)) for each in workloads)
         add("workloads", ("number", "function", "ended", "workload"), rows)
-        database.executemany("DELETE FROM workloads WHERE number = ?", ((number,) for number in kept.forgotten))
+        forgotten = ((number + self._unread,) for number in kept.forgotten)
+        database.executemany("DELETE FROM workloads WHERE number = ?", forgotten)
         add("minutes", Minute._fields, kept.minutes)
 
     def _trim(self, database: sqlite3.Connection, now: float) -> None:

@@ -42,7 +42,8 @@ class HistoryKeeper:
         """How it goes."""
         damaged = self._file.damaged
         path, days = str(self._file.path), self._file.days
-        return HistoryState(path, days, self._fault, str(damaged) if damaged else "", self._left_out)
+        damaged_to = str(damaged) if damaged else ""
+        return HistoryState(path, days, self._fault, damaged_to, self._left_out, self._file.is_unread)
 
     @property
     def is_idle(self) -> bool:
@@ -106,7 +107,7 @@ class HistoryKeeper:
         _log.warning(_DAMAGED, self._file.path, self._file.damaged, error)
 
     def _tell(self, error: Exception | None) -> None:
-        fault = "" if error is None else (getattr(error, "strerror", None) or str(error))
+        fault = "" if error is None else _described(error)
         if fault and not self._fault:
             _log.warning("the history is not kept, which is tried again: %s: %s", self._file.path, fault)
         elif self._fault and not fault:
@@ -114,4 +115,22 @@ class HistoryKeeper:
         self._fault = fault
 
 
+def _described(error: Exception) -> str:
+    """What is wrong, and what helps, where the error does not say so itself."""
+    said = getattr(error, "strerror", None) or str(error)
+    return next((f"{said}: {remedy}" for part, remedy in _REMEDIES.items() if part in said.lower()), said)
+
+
+_REMEDIES: Final = {
+    "is full": "make room on its disk",
+    "no space": "make room on its disk",
+    "quota": "make room on its disk",
+    "disk i/o error": "look whether its disk is full or broken, or name another file",
+    "no such file": "make its folder, or name another file",
+    "unable to open": "let scaler_ui write in its folder, or name another file",
+    "read-only": "let scaler_ui write there, or name another file",
+    "readonly": "let scaler_ui write there, or name another file",
+    "permission denied": "let scaler_ui write there, or name another file",
+}
+"""What helps, by a part of what SQLite or the system says."""
 _DAMAGED: Final = "the history %s was damaged: it is now %s, and a new one begins: %s"

@@ -133,6 +133,8 @@ class HistoryState:
     """Where a damaged file was moved to."""
     left_out: int = 0
     """Rows that were not kept."""
+    is_unread: bool = False
+    """Whether the file has more than is shown, because it could not be read at the start."""
 
 
 class Changes:

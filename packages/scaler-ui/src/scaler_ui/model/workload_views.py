@@ -33,7 +33,11 @@ def kept_sentences(state: HistoryState | None) -> tuple[str, bool]:
         said.append(f"An earlier file was damaged: it is now {state.damaged}.")
     if state.left_out:
         said.append(f"{state.left_out:,} rows were left out, because the disk was too slow for them, or failed.")
-    return " ".join(said), bool(state.fault or state.damaged or state.left_out)
+    if state.is_unread:
+        said.append(
+            "What it had at the start could not be read then: it is kept, and shown when scaler_ui starts again."
+        )
+    return " ".join(said), bool(state.fault or state.damaged or state.left_out or state.is_unread)
 
 
 def workloads(model: MonitorModel, request: PageRequest, function: str = "") -> TablePage:
