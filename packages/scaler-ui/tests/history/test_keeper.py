@@ -9,6 +9,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from scaler_ui.model import failures, views
 from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.kept import Kept, KeptTask
 from scaler_ui.model.model import MonitorModel
-from scaler_ui.model.workload_views import kept_sentences
+from scaler_ui.model.workload_views import kept_sentences, minute_lines
 from scaler_ui.model.workloads import Workload
 from support.mounts import fill, small_memory
 from support.waiting import wait_until
@@ -176,6 +177,24 @@ def test_the_file_is_bounded_by_days_and_by_rows(tmp_path: Path) -> None:
     file.write(Kept(at=1000.0 + 9 * DAY))
     assert file.load().tasks == [], "when all is too old"
     file.close()
+
+
+def test_a_clock_that_jumps_loses_nothing(publications: Publications, tmp_path: Path) -> None:
+    path, model, now = tmp_path / "history.db", MonitorModel(), datetime.now(timezone.utc).timestamp() // 60 * 60
+    with keeping(path, model) as keeper:
+        model.take(publications.groups((1, "jobs:price", 7, 0, "", "")), 1.0)
+        for first, shift in ((1, -2 * DAY), (3, 20 * DAY), (5, 0.0)):  # the scheduler's clock is ahead for a while
+            for at in (0.0, 50.0, 60.0):
+                model.take(publications.status(at=now + shift + at, incarnation=5), 1.0)
+            model.take(publications.batch(TaskStep.WAITING, 1, first, first + 1, time=now + shift), 1.0)
+            model.take(publications.batch(TaskStep.ENDED, 1, first, first + 1, time=now + shift + 1), 1.0)
+            wait_until(lambda: turned(keeper).is_idle, "it is written")
+    kept = kept_in(path)
+    assert [each.task for each in kept.tasks] == [1, 2, 3, 4, 5, 6]
+    assert [each.tasks for each in kept.workloads] == [2, 2, 2], "calls after a break"
+    assert [minute.at for minute in kept.minutes] == [now - 2 * DAY, now, now + 20 * DAY]
+    assert kept.minutes == list(model.minutes.rows)
+    assert [value for _, value in minute_lines(model, 7)["cpu"]].count(None) == 1, "what is in the future is not drawn"
 
 
 def test_a_file_of_another_program_stays_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import MonitorMessage, TaskEvents, TaskStep
 from scaler_ui.model import task_stream, views
@@ -67,6 +69,16 @@ def test_the_rate_is_that_of_the_last_seconds(publications: Publications) -> Non
     assert model.rate == 100
     model.take(publications.status(at=1020.0, succeeded=0, incarnation=6), 60.0)
     assert model.rate == 0
+
+
+@pytest.mark.parametrize("jump", [-7200.0, -30.0, 8 * 3600.0])
+def test_charts_and_rate_follow_a_clock_that_jumps_and_a_night_asleep(publications: Publications, jump: float) -> None:
+    model = publications.model_of(*(publications.status(at=1000.0 + each, succeeded=10 * each) for each in range(60)))
+    for each in range(60, 70):
+        model.take(publications.status(at=1000.0 + each + jump, succeeded=10 * each), 1.0)
+    assert model.rate == 10
+    times = [moment.at for moment in model.history]
+    assert times == sorted(times) and times[-1] - times[0] <= 600
 
 
 def test_what_ended_before_the_scheduler_began_again_stays_with_its_host(publications: Publications) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
+import time
 from collections import deque
 from queue import SimpleQueue
 from typing import Final
@@ -53,6 +54,7 @@ class HistoryKeeper:
     def turn(self) -> None:
         """Hand over what has become known since the last turn. Does not block."""
         kept = self._changes.take()
+        kept.at = min(kept.at, time.time())  # a clock that is ahead makes nothing old
         if self._handed - self._done + len(kept) > UNWRITTEN_ROWS:
             self._left_out += len(kept)
             kept = Kept()

@@ -145,7 +145,7 @@ class Changes:
         self._named = set(model.clients)
         self._unnamed: set[int] = set()
         """Sessions of clients whose names have not been heard yet."""
-        self._at = model.minutes.rows[-1].at if model.minutes.rows else 0
+        model.minutes.new.clear()
         model.tasks.take_ended()
 
     def take(self) -> Kept:
@@ -162,8 +162,8 @@ class Changes:
         kept.clients = {session: model.clients[session] for session in self._unnamed if session in model.clients}
         self._named.update(kept.clients)
         self._unnamed.difference_update(kept.clients)
-        kept.minutes = [minute for minute in model.minutes.rows if minute.at > self._at]
-        self._at = kept.minutes[-1].at if kept.minutes else self._at
+        kept.minutes = list(model.minutes.new)
+        model.minutes.new.clear()
         kept.at = model.status.at if model.status is not None else 0.0
         table = model.workloads
         kept.workloads = [deepcopy(table.rows[number]) for number in sorted(table.changed)]  # others go on counting

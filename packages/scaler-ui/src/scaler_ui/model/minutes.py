@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
+from operator import attrgetter
 from typing import NamedTuple
 
 from scaler_ui.model.moments import Moment, mean_latency
@@ -25,29 +27,40 @@ class Minute(NamedTuple):
 
 
 class Minutes:
-    """The last minutes, in order; a minute is added when the next one begins."""
+    """The last minutes, in order; a minute is added when the next one begins.
+
+    A clock that was ahead, and goes back, has left minutes of the future: others are added before them.
+    """
 
     def __init__(self) -> None:
         self.rows: deque[Minute] = deque(maxlen=MINUTES)
+        self.new: deque[Minute] = deque(maxlen=MINUTES)
+        """Those that were added; who keeps them elsewhere empties it."""
         self._open: list[Moment] = []
 
     def add(self, moment: Moment, *, follows: bool) -> None:
         """Count a status; its totals continue those of the one before if it `follows` it."""
-        if self._open and (not follows or moment.at // 60 != self._open[-1].at // 60):
-            self._close()
+        if self._open:
+            before = self._open[-1].at
+            if not follows or moment.at < before or moment.at // 60 != before // 60:
+                self._close()
         self._open.append(moment)
 
     def _close(self) -> None:
         moments, first, last = self._open, self._open[0], self._open[-1]
         self._open = []
         at, seconds, count = int(last.at // 60 * 60), last.at - first.at, len(moments)
-        if seconds <= 0 or (self.rows and at <= self.rows[-1].at):
+        place = bisect_left(self.rows, at, key=attrgetter("at"))
+        if seconds <= 0 or (place < len(self.rows) and self.rows[place].at == at):
             return
-        self.rows.append(
-            Minute(
-                at,
-                max(0, last.ended - first.ended) / seconds,
-                mean_latency(first, last),
-                *(sum(getattr(each, name) for each in moments) / count for name in Minute._fields[3:]),
-            )
+        minute = Minute(
+            at,
+            max(0, last.ended - first.ended) / seconds,
+            mean_latency(first, last),
+            *(sum(getattr(each, name) for each in moments) / count for name in Minute._fields[3:]),
         )
+        if len(self.rows) == MINUTES:
+            self.rows.popleft()
+            place = max(0, place - 1)
+        self.rows.insert(place, minute)
+        self.new.append(minute)

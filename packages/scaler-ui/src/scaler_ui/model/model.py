@@ -261,12 +261,20 @@ class MonitorModel:
         ended = status.succeeded + status.raised + status.failed + status.cancelled
         cpu, rss, run = sum(status.worker_cpus), sum(status.worker_rsses), running(status)
         moment = Moment(status.at, ended, waiting(status), queued(status), run, cpu, rss, self._timed, self._latency)
-        self.history.append(moment)
+        self._note_moment(moment)
         self.minutes.add(moment, follows=follows)
         self._note_runs(status, since)
         if status.snapshot:
             self.tasks.begin()
             self._beginning = True
+
+    def _note_moment(self, moment: Moment) -> None:
+        """Add the last moment to those of the last ten minutes, also when clocks jump, or hosts were asleep."""
+        while self.history and self.history[-1].at > moment.at:
+            self.history.pop()
+        while self.history and self.history[0].at < moment.at - HISTORY_SECONDS:
+            self.history.popleft()
+        self.history.append(moment)
 
     def past_agents(self, count: int) -> range:
         """Numbers for so many agents that no scheduler numbers any more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import groupby
 from typing import NamedTuple
@@ -206,7 +207,8 @@ def _compared(measure: Measure, this: Workload, that: Workload | None) -> Row:
 def minute_lines(model: MonitorModel, days: float) -> Points:
     """At most POINTS points of each line for the last days; lines are interrupted where nothing was heard."""
     found: Points = {"tasks/s": [], "latency": [], "waiting": [], "queued": [], "running": [], "cpu": [], "memory": []}
-    minutes = list(model.minutes.rows)
+    now = model.status.at if model.status is not None else math.inf
+    minutes = [minute for minute in model.minutes.rows if minute.at <= now]  # a clock was ahead once
     if not minutes:
         return found
     minutes = [minute for minute in minutes if minute.at >= minutes[-1].at - days * DAY]

@@ -133,7 +133,8 @@ class WorkloadTable:
         """Count the end of a task; returns its workload."""
         session = 0 if is_nested(session) else session
         found = self._latest.get((session, function))
-        if found is None or time > found.ended + BREAK_SECONDS or time > found.began + LONGEST_SECONDS:
+        # A clock that was ahead goes back: then it is earlier than what has ended.
+        if found is None or abs(time - found.ended) > BREAK_SECONDS or time > found.began + LONGEST_SECONDS:
             found = Workload(self._next, function, session, since, time)
             self._add(found)
         found.began, found.ended = min(found.began, since), max(found.ended, time)
