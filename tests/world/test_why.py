@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scaler_protocol.messages import Group
-from scaler_scheduler.core.task_records import WAITING
+from scaler_scheduler.core.records import WAITING
 from scaler_ui.model.reasons import why
 from world.cluster import World, plans
 from world.plans import FUNCTION, Plan

@@ -13,9 +13,14 @@ from scaler_protocol.messages import Cancel, Group, Status, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.call_budgets import CALLS_LIMIT, LEAST_CREDIT, TASK_BYTES, CallBudgets
 from scaler_scheduler.core.config import SchedulerConfig
-from scaler_scheduler.core.lane_record import LaneRecord
-from scaler_scheduler.core.records import FunctionRecord, GraphRecord, GroupRecord, SessionRecord
-from scaler_scheduler.core.task_records import TaskRecord
+from scaler_scheduler.core.records import (
+    FunctionRecord,
+    GraphRecord,
+    GroupRecord,
+    LaneRecord,
+    SessionRecord,
+    TaskRecord,
+)
 from scaler_scheduler.requirements import Requirement
 
 if TYPE_CHECKING:

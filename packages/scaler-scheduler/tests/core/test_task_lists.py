@@ -8,8 +8,7 @@ from scaler_protocol.ids import first_task
 from scaler_protocol.messages import Status
 from scaler_protocol.sessions import give_name
 from scaler_scheduler.core import task_lists
-from scaler_scheduler.core.records import FunctionRecord, NamedSession, SessionRecord, SessionTask
-from scaler_scheduler.core.task_records import DONE
+from scaler_scheduler.core.records import DONE, FunctionRecord, NamedSession, SessionRecord, SessionTask
 
 
 def test_a_long_list_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,8 +134,8 @@ class MapSubmission:
                 arities.add(len(row))
             call, needs = write(row, _NO_KEYWORDS, reserialized, carries)
             written.size += len(call)
-            is_short = len(call) <= INLINE_LIMIT
-            written.calls.append(call if is_short and type(call) is bytes else self._place(call, position))
+            short = type(call) is bytes and len(call) <= INLINE_LIMIT
+            written.calls.append(call if short else self._place(call, position))
             if needs:
                 written.needs[position] = needs
             if changed():

@@ -18,8 +18,7 @@ from typing import Final
 from scaler_protocol.errors import ProtocolError, SubmitRefusedError
 from scaler_protocol.handshake import SESSION_CREDIT
 from scaler_protocol.messages import Submit
-from scaler_scheduler.core.records import SessionRecord
-from scaler_scheduler.core.task_records import TaskBlock
+from scaler_scheduler.core.records import SessionRecord, TaskBlock
 
 LEAST_CREDIT: Final = SESSION_CREDIT // 16
 CALLS_LIMIT: Final = 2 * SESSION_CREDIT

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scaler_scheduler.core.task_records import HELD, TaskRecord
+from scaler_scheduler.core.records import HELD, TaskRecord
 
 CHEAP_SECONDS = 0.001
 """For longer tasks a round trip costs little in comparison."""

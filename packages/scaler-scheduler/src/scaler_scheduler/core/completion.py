@@ -15,30 +15,31 @@ from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.plurals import counted
 from scaler_protocol.profiles import NO_PROFILE, Profile, profile_at
-from scaler_scheduler.core.agent_record import AgentRecord
 from scaler_scheduler.core.dependencies import Dependencies
 from scaler_scheduler.core.lost_runs import LostRuns, too_often
 from scaler_scheduler.core.outcome_batch import OutcomeBatch
 from scaler_scheduler.core.pinned import is_pinned
-from scaler_scheduler.core.records import NamedSession, SessionRecord
-from scaler_scheduler.core.recovery import Recovery
-from scaler_scheduler.core.reports import plain_owner, profile_of, take_runs
-from scaler_scheduler.core.speculation import Speculation
-from scaler_scheduler.core.state import SchedulerState
-from scaler_scheduler.core.suspects import NOBODY, blame
-from scaler_scheduler.core.task_records import (
+from scaler_scheduler.core.records import (
     ASSIGNED,
     DONE,
     GONE,
     HELD,
     SECOND,
     WAITING,
+    AgentRecord,
     EndedTasks,
     KeptOutcome,
+    NamedSession,
     Outcome,
+    SessionRecord,
     TaskBlock,
     TaskRecord,
 )
+from scaler_scheduler.core.recovery import Recovery
+from scaler_scheduler.core.reports import plain_owner, profile_of, take_runs
+from scaler_scheduler.core.speculation import Speculation
+from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.suspects import NOBODY, blame
 
 RELEASE_SECONDS = 0.05
 """Releases, and Ended for watching sessions, are collected for this long, and for longer where many agents get them."""

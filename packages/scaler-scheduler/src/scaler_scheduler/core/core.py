@@ -40,7 +40,6 @@ from scaler_protocol.outputs import KEPT, TRACEBACK
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.sessions import ConfirmTasks, EndSession, LabelTask, ListTasks
 from scaler_protocol.storage import DeleteObjects
-from scaler_scheduler.core.agent_record import AgentRecord
 from scaler_scheduler.core.checks import check_done, check_functions, check_inputs, check_submit
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.config import SchedulerConfig
@@ -54,14 +53,13 @@ from scaler_scheduler.core.managers import Managers
 from scaler_scheduler.core.named_sessions import NamedSessions
 from scaler_scheduler.core.operators import Operators
 from scaler_scheduler.core.peers import Peers
-from scaler_scheduler.core.records import SessionRecord
+from scaler_scheduler.core.records import ASSIGNED, DONE, GONE, HELD, WAITING, AgentRecord, SessionRecord, TaskRecord
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.reports import deaths_of
 from scaler_scheduler.core.restoration import Restoration
 from scaler_scheduler.core.session_ends import SessionEnds
 from scaler_scheduler.core.snapshot import ProcessStats, kept_status, monitor_status, workers_share
 from scaler_scheduler.core.state import SchedulerState, SendToStorage
-from scaler_scheduler.core.task_records import ASSIGNED, DONE, GONE, HELD, WAITING, TaskRecord
 
 PERMITTED: Final[Permissions] = {
     Role.CLIENT: frozenset(

@@ -7,12 +7,10 @@ from collections.abc import Iterable
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.messages import Functions, NeedFunctions, Submit
 from scaler_protocol.payloads import Payloads
-from scaler_scheduler.core.agent_record import AgentRecord
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.dispatch import Dispatch
-from scaler_scheduler.core.records import FunctionRecord
+from scaler_scheduler.core.records import ASSIGNED, HELD, AgentRecord, FunctionRecord, TaskRecord
 from scaler_scheduler.core.state import SchedulerState
-from scaler_scheduler.core.task_records import ASSIGNED, HELD, TaskRecord
 
 
 class Definitions:

@@ -10,10 +10,7 @@ from collections.abc import Iterable
 from itertools import chain, islice
 
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_scheduler.core.agent_record import AgentRecord
-from scaler_scheduler.core.lane_record import LaneRecord
-from scaler_scheduler.core.records import GroupRecord
-from scaler_scheduler.core.task_records import HELD, TaskBlock, TaskRecord
+from scaler_scheduler.core.records import HELD, AgentRecord, GroupRecord, LaneRecord, TaskBlock, TaskRecord
 from scaler_scheduler.requirements import Requirement
 from scaler_scheduler.scaling.capacity import Demand
 

@@ -18,21 +18,21 @@ from collections.abc import Callable, Sequence
 
 from scaler_protocol.messages import NeedInputs, Status, Submit
 from scaler_protocol.objects import OBJECT_ID_BYTES
-from scaler_scheduler.core.agent_record import AgentRecord
-from scaler_scheduler.core.records import SessionRecord
-from scaler_scheduler.core.state import SchedulerState
-from scaler_scheduler.core.task_records import (
+from scaler_scheduler.core.records import (
     ASSIGNED,
     DONE,
     FEW_TASKS,
     GONE,
     HELD,
     WAITING,
+    AgentRecord,
     Outcome,
+    SessionRecord,
     TaskEntry,
     TaskExtra,
     TaskRecord,
 )
+from scaler_scheduler.core.state import SchedulerState
 
 
 class Dependencies:

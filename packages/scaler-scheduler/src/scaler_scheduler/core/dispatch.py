@@ -22,18 +22,24 @@ from collections.abc import Iterable, Sequence
 from scaler_protocol.errors import NoWorkerError
 from scaler_protocol.messages import NeedFunctions, Recall
 from scaler_protocol.monitoring import EventKind
-from scaler_scheduler.core.agent_record import AgentRecord
 from scaler_scheduler.core.chains import with_followers
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.exclusive import is_reserved
 from scaler_scheduler.core.foreign_runtimes import ForeignRuntimes
-from scaler_scheduler.core.lane_record import LaneRecord
-from scaler_scheduler.core.records import FunctionRecord, GroupRecord
+from scaler_scheduler.core.records import (
+    ASSIGNED,
+    HELD,
+    WAITING,
+    AgentRecord,
+    FunctionRecord,
+    GroupRecord,
+    LaneRecord,
+    TaskRecord,
+)
 from scaler_scheduler.core.run_messages import message_parts, names_released, run_message
 from scaler_scheduler.core.shares import note_runs, room_for
 from scaler_scheduler.core.short_agents import Entry, ShortAgents
 from scaler_scheduler.core.state import SchedulerState
-from scaler_scheduler.core.task_records import ASSIGNED, HELD, WAITING, TaskRecord
 from scaler_scheduler.requirements import Requirement, WorkerClass, describe_runtime, is_met_by_offer
 
 RECALL_SECONDS = 0.005

@@ -19,15 +19,24 @@ from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_protocol.ranges import Text
 from scaler_protocol.waiting import WaitReasons
-from scaler_scheduler.core.agent_record import AgentRecord
 from scaler_scheduler.core.event_log import capability_text
 from scaler_scheduler.core.exclusive import is_reserved
-from scaler_scheduler.core.lane_record import LaneRecord
 from scaler_scheduler.core.manager_record import ManagerRecord
-from scaler_scheduler.core.records import FunctionRecord, GraphRecord
+from scaler_scheduler.core.records import (
+    DONE,
+    GONE,
+    HELD,
+    SECOND,
+    AgentRecord,
+    FunctionRecord,
+    GraphRecord,
+    LaneRecord,
+    TaskBlock,
+    TaskRecord,
+    TaskState,
+)
 from scaler_scheduler.core.snapshot import ProcessStats, monitor_status
 from scaler_scheduler.core.state import SchedulerState
-from scaler_scheduler.core.task_records import DONE, GONE, HELD, SECOND, TaskBlock, TaskRecord, TaskState
 from scaler_scheduler.requirements import WorkerClass, describe_runtime
 
 SESSIONS = 100

@@ -20,12 +20,21 @@ from scaler_protocol.limits import shortened
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import PACKED_BATCH, PACKED_EDGE, PACKED_ID, EventKind, TaskEvents, TaskStep
 from scaler_protocol.profiles import PROFILE
-from scaler_scheduler.core.agent_record import AgentRecord
 from scaler_scheduler.core.durations import Durations
 from scaler_scheduler.core.history import TEXT, Event, History, PrintedText, printed_columns
-from scaler_scheduler.core.lane_record import LaneRecord
-from scaler_scheduler.core.records import GraphRecord, GroupRecord, SessionRecord
-from scaler_scheduler.core.task_records import ASSIGNED, HELD, WAITING, Outcome, TaskEntry, TaskRecord
+from scaler_scheduler.core.records import (
+    ASSIGNED,
+    HELD,
+    WAITING,
+    AgentRecord,
+    GraphRecord,
+    GroupRecord,
+    LaneRecord,
+    Outcome,
+    SessionRecord,
+    TaskEntry,
+    TaskRecord,
+)
 from scaler_scheduler.requirements import describe_runtime
 
 SNAPSHOT_TASKS = 50_000

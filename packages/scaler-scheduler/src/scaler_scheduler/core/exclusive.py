@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from scaler_scheduler.core.agent_record import AgentRecord
+from scaler_scheduler.core.records import ASSIGNED, HELD, AgentRecord, TaskRecord
 from scaler_scheduler.core.shares import can_take
-from scaler_scheduler.core.task_records import ASSIGNED, HELD, TaskRecord
 
 
 def is_reserved(agent: AgentRecord) -> bool:

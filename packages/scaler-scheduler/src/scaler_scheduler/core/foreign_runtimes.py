@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from scaler_scheduler.core.lane_record import LaneRecord
+from scaler_scheduler.core.records import LaneRecord
 from scaler_scheduler.requirements import Runtime
 
 PATIENCE_SECONDS: Final = 10.0

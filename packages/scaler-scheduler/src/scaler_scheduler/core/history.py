@@ -20,8 +20,7 @@ from scaler_protocol.monitoring import MonitorHistory
 from scaler_protocol.ranges import Text
 from scaler_protocol.run_figures import RunFigures
 from scaler_protocol.tracebacks import excerpt, traceback_text
-from scaler_scheduler.core.agent_record import AgentRecord
-from scaler_scheduler.core.task_records import Outcome, TaskRecord
+from scaler_scheduler.core.records import AgentRecord, Outcome, TaskRecord
 
 E = TypeVar("E")
 ENTRIES: Final = 1000

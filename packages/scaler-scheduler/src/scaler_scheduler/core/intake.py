@@ -11,13 +11,23 @@ from scaler_protocol.errors import ProtocolError, ScalerError, describe
 from scaler_protocol.ids import agent_of, count_of, session_of
 from scaler_protocol.messages import Done, Encoding, Group, Status, Submit
 from scaler_protocol.payloads import Payloads
-from scaler_scheduler.core.agent_record import AgentRecord
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.dispatch import Dispatch
-from scaler_scheduler.core.records import GraphRecord, GroupRecord, SessionRecord
+from scaler_scheduler.core.records import (
+    ASSIGNED,
+    GONE,
+    HELD,
+    SECOND,
+    WAITING,
+    AgentRecord,
+    GraphRecord,
+    GroupRecord,
+    SessionRecord,
+    TaskBlock,
+    TaskRecord,
+)
 from scaler_scheduler.core.run_times import RunTimes
 from scaler_scheduler.core.state import SchedulerState
-from scaler_scheduler.core.task_records import ASSIGNED, GONE, HELD, SECOND, WAITING, TaskBlock, TaskRecord
 from scaler_scheduler.requirements import Requirement
 
 DEEPEST = 2**16 - 1

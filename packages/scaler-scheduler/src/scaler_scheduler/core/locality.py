@@ -16,9 +16,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from scaler_protocol.objects import OBJECT_ID_BYTES, SHARED_BYTES, Reference
-from scaler_scheduler.core.agent_record import AgentRecord
 from scaler_scheduler.core.exclusive import is_reserved
-from scaler_scheduler.core.task_records import TaskExtra, TaskRecord
+from scaler_scheduler.core.records import AgentRecord, TaskExtra, TaskRecord
 
 LOCAL_BYTES = SHARED_BYTES
 OBJECTS_LIMIT = 16_384

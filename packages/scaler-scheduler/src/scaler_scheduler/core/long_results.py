@@ -24,9 +24,14 @@ from scaler_protocol.handshake import INLINE_LIMIT, RESULT_CREDIT
 from scaler_protocol.messages import Done
 from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_protocol.result_sizes import LARGEST_CLASS, class_of, limit_of
-from scaler_scheduler.core.agent_record import AgentRecord
-from scaler_scheduler.core.records import SMOOTHING, FunctionRecord, GroupRecord, SessionRecord
-from scaler_scheduler.core.task_records import TaskRecord
+from scaler_scheduler.core.records import (
+    SMOOTHING,
+    AgentRecord,
+    FunctionRecord,
+    GroupRecord,
+    SessionRecord,
+    TaskRecord,
+)
 
 MOST_BYTES: Final = 16 * RESULT_CREDIT
 """So much is granted, under way and held of all clients."""

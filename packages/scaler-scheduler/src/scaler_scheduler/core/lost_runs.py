@@ -7,9 +7,9 @@ from collections.abc import Set as AbstractSet
 from scaler_protocol.errors import MemoryLimitError, WorkerDiedError, describe, restore
 from scaler_protocol.plurals import counted
 from scaler_scheduler.core.pinned import is_pinned
+from scaler_scheduler.core.records import TaskRecord
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.core.suspects import Blame
-from scaler_scheduler.core.task_records import TaskRecord
 
 
 class LostRuns:

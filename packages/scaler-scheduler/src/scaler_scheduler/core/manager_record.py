@@ -6,7 +6,7 @@ from dataclasses import field
 
 from scaler_protocol.capacity import ManagerStatus
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_scheduler.core.agent_record import AgentRecord
+from scaler_scheduler.core.records import AgentRecord
 from scaler_scheduler.requirements import WorkerClass
 
 

@@ -22,8 +22,8 @@ from scaler_protocol.handshake import Hello
 from scaler_protocol.limits import MANAGED, shortened
 from scaler_protocol.monitoring import EventKind
 from scaler_protocol.plurals import counted
-from scaler_scheduler.core.agent_record import AgentRecord
 from scaler_scheduler.core.manager_record import ManagerRecord
+from scaler_scheduler.core.records import AgentRecord
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.requirements import Runtime, WorkerClass, worker_class_of
 

@@ -29,11 +29,10 @@ from scaler_protocol.profiles import NO_PROFILE
 from scaler_protocol.sessions import ConfirmTasks, EndSession, KeepSession, LabelTask, ListTasks, TaskList, give_name
 from scaler_scheduler.core.call_budgets import LEAST_CREDIT
 from scaler_scheduler.core.completion import Completion
-from scaler_scheduler.core.records import NamedSession, SessionRecord
+from scaler_scheduler.core.records import DONE, HELD, NamedSession, Outcome, SessionRecord, TaskRecord
 from scaler_scheduler.core.session_ends import SessionEnds
 from scaler_scheduler.core.state import SchedulerState, SendToStorage
 from scaler_scheduler.core.task_lists import task_lists
-from scaler_scheduler.core.task_records import DONE, HELD, Outcome, TaskRecord
 from scaler_scheduler.requirements import runtime_of
 
 ENDED_LIMIT: Final = 10_000

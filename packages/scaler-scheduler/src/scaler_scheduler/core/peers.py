@@ -21,7 +21,6 @@ from scaler_protocol.messages import Run
 from scaler_protocol.monitoring import EventKind
 from scaler_protocol.operations import Resized
 from scaler_protocol.plurals import counted
-from scaler_scheduler.core.agent_record import AgentRecord
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.consumables import Consumables
 from scaler_scheduler.core.dispatch import Dispatch
@@ -29,7 +28,7 @@ from scaler_scheduler.core.managers import Managers
 from scaler_scheduler.core.named_sessions import NamedSessions
 from scaler_scheduler.core.operators import Operators
 from scaler_scheduler.core.process_queries import ProcessQueries
-from scaler_scheduler.core.records import KeyShare, SessionRecord
+from scaler_scheduler.core.records import AgentRecord, KeyShare, SessionRecord
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.session_ends import SessionEnds
 from scaler_scheduler.core.state import SchedulerState

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from scaler_protocol.errors import NoWorkerError, ScalerError, WorkerDiedError
-from scaler_scheduler.core.agent_record import AgentRecord
+from scaler_scheduler.core.records import AgentRecord, TaskRecord
 from scaler_scheduler.core.shares import room_for
-from scaler_scheduler.core.task_records import TaskRecord
 
 
 def is_pinned(task: TaskRecord) -> bool:

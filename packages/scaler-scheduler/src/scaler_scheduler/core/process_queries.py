@@ -10,7 +10,7 @@ from scaler_protocol.capacity import ListProcesses, ProcessList
 from scaler_protocol.ids import agent_of
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import MESSAGE_IDS
-from scaler_scheduler.core.agent_record import AgentRecord
+from scaler_scheduler.core.records import AgentRecord
 from scaler_scheduler.core.state import SchedulerState
 
 QUERIES = 256

@@ -12,7 +12,7 @@ from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.monitoring import EventKind
 from scaler_protocol.operations import ProfilePart, TakeProfile
 from scaler_protocol.plurals import counted
-from scaler_scheduler.core.agent_record import AgentRecord
+from scaler_scheduler.core.records import AgentRecord
 from scaler_scheduler.core.state import SchedulerState
 
 LONGEST_SECONDS: Final = 600.0

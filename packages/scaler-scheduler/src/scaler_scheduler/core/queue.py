@@ -30,11 +30,8 @@ from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Se
 from typing import TypeVar
 
 from scaler_protocol.capabilities import Capabilities
-from scaler_scheduler.core.agent_record import AgentRecord
 from scaler_scheduler.core.event_log import EventLog
-from scaler_scheduler.core.lane_record import LaneRecord
-from scaler_scheduler.core.records import SessionRecord
-from scaler_scheduler.core.task_records import TaskBlock, TaskRecord
+from scaler_scheduler.core.records import AgentRecord, LaneRecord, SessionRecord, TaskBlock, TaskRecord
 from scaler_scheduler.requirements import Requirement, WorkerClass
 
 AGEING_SECONDS = 60.0

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from scaler_protocol.messages import Done, Functions, Inputs, Submit
-from scaler_scheduler.core.agent_record import AgentRecord
-from scaler_scheduler.core.records import SessionRecord
-from scaler_scheduler.core.task_records import Outcome, TaskRecord
+from scaler_scheduler.core.records import AgentRecord, Outcome, SessionRecord, TaskRecord
 
 
 class Recorder(Protocol):

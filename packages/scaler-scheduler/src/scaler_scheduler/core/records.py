@@ -1,22 +1,59 @@
-"""The scheduler's tables of sessions, graphs, groups and functions: one mutable row each."""
+"""The scheduler's tables: one mutable row per task, session, graph, lane, group, function and agent."""
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+import heapq
+from collections import Counter, OrderedDict, deque
+from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import field
-from typing import cast
+from enum import IntEnum
+from itertools import repeat
+from typing import Final, cast
 
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.messages import Encoding, Group, Status
-from scaler_scheduler.core.agent_record import AgentRecord
-from scaler_scheduler.core.lane_record import LaneKey, LaneRecord
+from scaler_protocol.messages import AgentStatus, Encoding, Group, Status
+from scaler_protocol.payloads import NONE, Payloads
+from scaler_scheduler.core.consumables import Consumables
+from scaler_scheduler.core.lane_ages import LaneAges
 from scaler_scheduler.core.run_times import RunTimes
-from scaler_scheduler.core.task_records import EndedTasks, KeptOutcome, Outcome, TaskBlock, TaskEntry, TaskRecord
-from scaler_scheduler.requirements import Runtime
+from scaler_scheduler.requirements import Requirement, Runtime, WorkerClass
 
+
+class TaskState(IntEnum):
+    """The state of a task; `scaler_scheduler.core.core` shows the transitions."""
+
+    WAITING = 0
+    """In a lane, ready to run."""
+    HELD = 1
+    """Not in a lane: it lacks inputs, function bytes or its call, or is a suspect without an agent of its own."""
+    ASSIGNED = 2
+    """An agent has it, queued or running."""
+    DONE = 3
+    """Its owner was sent the outcome; the agent keeps it until the owner releases it."""
+    GONE = 4
+    """Nobody wants it; entries that it still has in a lane or on an agent are skipped."""
+    SECOND = 5
+    """Not a task, but the second run of one that is ASSIGNED: see `scaler_scheduler.core.speculation`."""
+
+
+GIVEN_UP_RUNS = 8
+FEW_TASKS = 16
+"""So many inputs and dependents of a task are in tuples, which take a third of what lists and dictionaries do."""
 SMOOTHING = 0.2
 """Weight of the newest duration in a function's running mean."""
+
+# Plain integers: an enum member costs a look-up and a comparison in Python wherever it is touched.
+WAITING, HELD, ASSIGNED, DONE, GONE, SECOND = (int(state) for state in TaskState)
+
+Outcome = tuple[int, bytes, bool]
+"""Status, payload, and whether that is a reference."""
+Given = tuple[bytes, bool]
+"""An input of a task: payload, and whether that is a reference."""
+KeptOutcome = tuple[Outcome, bytes, str]
+"""Outcome, profile, and the name of the agent."""
+LaneKey = tuple[int, int, Requirement, "AgentRecord | None"]
+"""Priority, depth, requirement, and the agent of the parents, see `LaneRecord.agent`."""
 GroupKey = tuple[Group, "SessionRecord", int, "AgentRecord | None"]
 """Group as submitted, root session, depth, and the agent of the parents."""
 
@@ -253,6 +290,151 @@ class GraphRecord:
 
 
 @dataclass(slots=True, eq=False)
+class LaneRecord:
+    """Waiting tasks that differ only in age: same root session, priority, depth, requirement and agent."""
+
+    session: SessionRecord
+    priority: int
+    depth: int
+    requirement: Requirement
+    agent: AgentRecord | None
+    """Where they go at once if it can take them: the agent of their parents, which run outside of its host."""
+    tasks: deque[TaskRecord | TaskBlock] = field(default_factory=deque)
+    """The first one is never a block that has been opened."""
+    queued: int = 0
+    """How many tasks these are."""
+    ready: list[tuple[int, int, int, TaskRecord]] = field(default_factory=list)
+    """Nodes whose inputs have all arrived, as a heap: graph by graph, each in the order of its nodes."""
+    tombstones: int = 0
+    """Entries of tasks that are not wanted any more."""
+    listed: bool = False
+    ages: LaneAges = field(default_factory=LaneAges)
+    groups: int = 0
+    """Remembered groups whose tasks wait here."""
+    registered: bool = False
+    """Whether the task queue has it: as long as it has groups or tasks."""
+    calls_missing: bool = False
+    """For tasks known by id only, after a restart: their calls must be submitted again before they can run."""
+
+    @property
+    def key(self) -> LaneKey:
+        """Its key in the root session's table of lanes."""
+        return self.priority, self.depth, self.requirement, self.agent
+
+    @property
+    def size(self) -> int:
+        """Number of entries, including those of tasks that are not wanted any more."""
+        return self.queued + len(self.ready)
+
+    @property
+    def since(self) -> float:
+        """When its oldest task was added."""
+        return self.ages.oldest(self.size)
+
+    @property
+    def first(self) -> TaskRecord | TaskBlock:
+        """The next task, or the block that it is the first one of."""
+        return self.ready[0][-1] if self.is_ready_next() else self.tasks[0]
+
+    def is_ready_next(self) -> bool:
+        """Whether a ready node goes next: before other tasks, so that results are used up, but after earlier nodes of
+        its own graph."""
+        if not self.ready or not self.tasks:
+            return bool(self.ready)
+        front, task = self.tasks[0], self.ready[0][-1]
+        if task.id < front.id or front.extra is None or front.extra.graph is None:
+            return True
+        return task.extra is None or front.extra.graph is not task.extra.graph
+
+    def records(self) -> list[TaskRecord]:
+        """All entries, whichever goes first; blocks are opened."""
+        found = [entry[-1] for entry in self.ready]
+        for entry in self.tasks:
+            found += entry.open() if isinstance(entry, TaskBlock) else (entry,)
+        self.tasks = deque(found[len(self.ready) :])
+        return found
+
+    def pop(self, limit: int) -> list[TaskRecord]:
+        """Take the next tasks that are wanted, at most `limit`."""
+        taken: list[TaskRecord] = []
+        if not self.tombstones and not self.ready:
+            while self.tasks and len(taken) < limit:
+                taken += self._pop_first(limit - len(taken))
+            return taken
+        ready, tasks, pop = self.ready, self.tasks, heapq.heappop
+        while (ready or tasks) and len(taken) < limit:
+            if ready and (not tasks or self.is_ready_next()):
+                task = pop(ready)[-1]
+            else:
+                (task,) = self._pop_first(1)
+            if task.state == WAITING:
+                taken.append(task)
+            else:
+                self.tombstones -= 1
+        return taken
+
+    def _pop_first(self, limit: int) -> list[TaskRecord]:
+        """The first tasks, at least one and at most `limit`, which are all of one block or of none."""
+        tasks = self.tasks
+        if isinstance(block := tasks[0], TaskBlock):
+            taken = block.take(limit)
+            if not len(block):
+                tasks.popleft()
+                self.open_first()
+        else:
+            taken = []
+            while tasks and len(taken) < limit and isinstance(task := tasks[0], TaskRecord):
+                tasks.popleft()
+                taken.append(task)
+            self.open_first()
+        self.queued -= len(taken)
+        return taken
+
+    def open_first(self) -> None:
+        """Put the tasks of blocks that have been opened in their place, as long as such a block is the first entry."""
+        tasks = self.tasks
+        while tasks and isinstance(block := tasks[0], TaskBlock) and block.records is not None:
+            tasks.popleft()
+            tasks.extendleft(reversed(block.records))
+
+    def remove(self, task: TaskRecord) -> None:
+        """Remove the entry of a task."""
+        if any(entry[-1] is task for entry in self.ready):
+            self.ready = [entry for entry in self.ready if entry[-1] is not task]
+            heapq.heapify(self.ready)
+            return
+        self.records()
+        self.tasks.remove(task)
+        self.queued -= 1
+
+    def drop_unwanted(self, task: TaskRecord) -> None:
+        """Remove all entries of tasks that do not wait any more, and that of this one, but keep one entry at least."""
+        alive = deque[TaskRecord | TaskBlock]()
+        for entry in self.tasks:
+            if isinstance(entry, TaskRecord):
+                among: Sequence[TaskRecord] = (entry,)
+            elif entry.records is None:
+                alive.append(entry)
+                continue
+            else:
+                among = entry.records
+            alive.extend([waiting for waiting in among if waiting.state == WAITING and waiting is not task])
+        self.ready = [entry for entry in self.ready if entry[-1].state == WAITING and entry[-1] is not task]
+        heapq.heapify(self.ready)
+        self.tombstones = 0
+        if not alive and not self.ready:  # levels drop an empty lane, which would still count as listed
+            alive.append(task)
+            self.tombstones = 1
+        self.tasks, self.queued = alive, sum([len(entry) if isinstance(entry, TaskBlock) else 1 for entry in alive])
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self.tasks.clear()
+        self.ready.clear()
+        self.queued = self.tombstones = 0
+
+
+@dataclass(slots=True, eq=False)
 class GroupRecord:
     """A Group of one session, with everything about it resolved once."""
 
@@ -313,3 +495,313 @@ class FunctionRecord(_Referable):
             self.seconds = seconds
         else:
             self.seconds += SMOOTHING * (seconds - self.seconds)
+
+
+@dataclass(slots=True, eq=False)
+class RunNotes:
+    """What is known of a task's runs beside the current one, and what these have submitted: little of few tasks."""
+
+    lost_runs: int = 0
+    shared_losses: int = 0
+    """Runs lost with an agent when it is unknown which run ended it: see `scaler_scheduler.core.suspects`."""
+    suspect: bool = False
+    exclusive: bool = False
+    """Whether it used more memory than a worker may, and runs alone: see `scaler_scheduler.core.exclusive`."""
+    seen: float = 0.0
+    """When its agent first reported the run of a suspect as being on a worker."""
+    charged: int = 0
+    """The run that was counted as lost with its agent; discounted if the agent comes back with it."""
+    given_up: tuple[tuple[int, bytes], ...] = ()
+    """The last GIVEN_UP_RUNS runs lost with their agents, with the agents' identities; an agent may come back with its
+    run."""
+    raised_runs: int = 0
+    earlier_runs: int = 0
+    """Runs that were on a worker before the task was queued again, whether they are charged to it or not."""
+    counted: int = 0
+    """The last of these that was given up with its agent; discounted if the agent comes back with it."""
+    children: list[int] | None = None
+    """Tasks that it has submitted."""
+    second: TaskRecord | None = None
+    """Its second run: see `scaler_scheduler.core.speculation`."""
+    lost_seconds: int = 0
+    """Second runs that ended without an outcome."""
+
+    def give_up(self, run: int, agent: AgentRecord) -> None:
+        """A run was lost with its agent, which may come back with it."""
+        self.given_up = (*self.given_up[1 - GIVEN_UP_RUNS :], (run, agent.peer))
+
+
+class TaskExtra:
+    """Fields that few tasks need beside nodes of graphs, of which there may be millions."""
+
+    __slots__ = (
+        "consumers", "dependents", "given", "graph", "intermediate", "missing_inputs", "needs", "notes", "outcome",
+        "owner_waits", "stored",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.stored = False
+        self.needs: Collection[int] = ()
+        """The tasks that make its inputs."""
+        self.given: dict[int, Given] | None = None
+        """The inputs that have arrived; None if none have."""
+        self.missing_inputs = 0
+        """Inputs that have not arrived."""
+        self.dependents: Sequence[TaskRecord] = ()
+        """Tasks that need its result, until it has ended; a list if they are many."""
+        self.graph: GraphRecord | None = None
+        self.consumers = 0
+        """Tasks of its graph that use its result and have not ended."""
+        self.intermediate = False
+        """Whether its result is for other nodes only: the client did not ask for it."""
+        self.owner_waits = True
+        """Whether the owner must release the outcome before it is forgotten."""
+        self.outcome: Outcome | None = None
+        """How it ended; kept as long as it has consumers."""
+        self.notes: RunNotes | None = None
+
+    def add_dependent(self, task: TaskRecord) -> None:
+        """This task needs its result."""
+        dependents = self.dependents
+        if len(dependents) < FEW_TASKS:
+            self.dependents = (*dependents, task)
+        elif isinstance(dependents, list):
+            dependents.append(task)
+        else:
+            self.dependents = [*dependents, task]
+
+    def inputs(self) -> Iterator[tuple[int, Given | None]]:
+        """The tasks that make its inputs, each with the input, or None until that has arrived."""
+        return zip(self.needs, map((self.given or {}).get, self.needs), strict=True)
+
+    def results(self) -> Iterator[bytes]:
+        """The payloads that are kept for this task and for those that need it."""
+        if self.outcome is not None:
+            yield self.outcome[1]
+        for payload, _ in (self.given or {}).values():
+            yield payload
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it may have ended its host."""
+        return self.notes is not None and self.notes.suspect
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether it runs alone on a host."""
+        return self.notes is not None and self.notes.exclusive
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the task, if it is not on an agent, is a suspect or exclusive, and lacks no input."""
+        notes = self.notes
+        return notes is not None and (notes.suspect or notes.exclusive) and not self.missing_inputs
+
+
+class TaskRecord:
+    """One task."""
+
+    __slots__ = ("agent", "call", "cost", "extra", "group", "id", "run", "state")
+
+    def __init__(self, task: int, group: GroupRecord, call: bytes) -> None:
+        self.id = task
+        self.group = group
+        self.call = call
+        self.state = WAITING
+        self.agent: AgentRecord | None = None
+        self.run = 0
+        """0 before the first one, and when it has ended: of 36 bytes that nobody needs there may be millions."""
+        self.cost = 0.0
+        """Expected seconds, estimated when it was dispatched."""
+        self.extra: TaskExtra | None = None
+
+    @property
+    def call_bytes(self) -> int:
+        """The bytes of its call."""
+        return len(self.call)
+
+    def more(self) -> TaskExtra:
+        """The rarely used fields, made on first use."""
+        if self.extra is None:
+            self.extra = TaskExtra()
+        return self.extra
+
+    def note(self) -> RunNotes:
+        """What is known of its runs, to be changed."""
+        extra = self.more()
+        if extra.notes is None:
+            extra.notes = RunNotes()
+        return extra.notes
+
+    @property
+    def notes(self) -> RunNotes | None:
+        """What is known of its runs; None if nothing is."""
+        return self.extra.notes if self.extra is not None else None
+
+    @property
+    def is_call_missing(self) -> bool:
+        """Whether, since a restart, its call has not been submitted again, and no agent runs it."""
+        return self.state == HELD and self.group.lane.calls_missing
+
+    @property
+    def attempt(self) -> int:
+        """The number of the current (or next) run, from 1."""
+        extra = self.extra
+        return 1 if extra is None or extra.notes is None else 1 + extra.notes.earlier_runs
+
+
+class TaskBlock:
+    """Waiting tasks of one message as columns, in their order: a record is made when one of them is needed.
+
+    It looks like a record of its first task.
+    """
+
+    __slots__ = ("_at", "_bytes", "_calls", "_ids", "_offset", "group", "records")
+
+    state: Final = WAITING
+    extra: Final[TaskExtra | None] = None
+
+    def __init__(self, tasks: Sequence[int], group: GroupRecord, calls: Payloads) -> None:
+        self.group = group
+        self.records: list[TaskRecord] | None = None
+        """All of its tasks, once it has been opened: since then some may not be wanted any more."""
+        self._ids, self._calls = tasks, calls
+        self._at = self._offset = 0
+        """Of the first task, and of its call."""
+        self._bytes = sum(calls.lengths)
+
+    def __len__(self) -> int:
+        return len(self.records) if self.records is not None else len(self._ids) - self._at
+
+    @property
+    def id(self) -> int:
+        """The first task."""
+        return self._ids[self._at]
+
+    @property
+    def call_bytes(self) -> int:
+        """The bytes of the calls of all its tasks; 0 if it has been opened."""
+        return self._bytes - self._offset
+
+    def take(self, most: int) -> list[TaskRecord]:
+        """Take the first tasks, at most so many, out of a block that has not been opened."""
+        begin, end = self._at, min(self._at + most, len(self._ids))
+        calls, self._offset = self._calls.some(begin, end, self._offset)
+        ids, self._at = self._ids[begin:end], end
+        records = list(map(TaskRecord, ids, repeat(self.group), calls))
+        self.group.session.tasks.update(zip(ids, records, strict=True))
+        return records
+
+    def open(self) -> list[TaskRecord]:
+        """The records of all its tasks."""
+        if self.records is None:
+            self.records = self.take(len(self._ids))
+            self._calls = NONE
+        return self.records
+
+
+class EndedTasks:
+    """What is left of the tasks of one report that have nothing but an outcome, which their agent keeps.
+
+    It looks like the record of each.
+    """
+
+    __slots__ = ("agent", "group")
+
+    state: Final = DONE
+    extra: Final[TaskExtra | None] = None
+    call_bytes: Final = 0
+
+    def __init__(self, agent: AgentRecord, group: GroupRecord) -> None:
+        self.agent = agent
+        self.group = group
+
+    def record(self, task: int) -> TaskRecord:
+        """A record for one of the tasks."""
+        record = TaskRecord(task, self.group, b"")
+        record.state, record.agent = DONE, self.agent
+        return record
+
+
+TaskEntry = TaskRecord | TaskBlock | EndedTasks
+"""How a task is known in its session."""
+
+
+@dataclass(slots=True, eq=False)
+class AgentRecord:
+    """One agent: N equal workers on one host."""
+
+    peer: bytes
+    name: str
+    host: str
+    workers: int
+    queue_size: int
+    worker_class: WorkerClass
+    runs: dict[int, TaskRecord] = field(default_factory=dict)
+    blocked: set[int] = field(default_factory=set)
+    functions: dict[bytes, None] = field(default_factory=dict)
+    """Functions sent to it last; it asks for those that it has dropped."""
+    load: float = 0.0
+    """Expected seconds of its runs, and of tasks planned for it."""
+    window: int = 0
+    """Slow start: most unfinished runs; grows by one with each result."""
+    released: dict[int, None] = field(default_factory=dict)
+    """Tasks of which it need not keep the outcome any more, and has not been told so yet."""
+    recalling: bool = False
+    progressed: bool = False
+    """Whether it was given runs, or has reported results, since the loads were last compared."""
+    idle: int = 0
+    """Idle workers that other agents' runs may have, when the loads were last compared."""
+    resuming: bool = False
+    """Whether its Reconcile is pending: until then it is given no work."""
+    returning: bool = False
+    """Whether it was connected before, possibly to an earlier incarnation of the scheduler."""
+    suspect: TaskRecord | None = None
+    """The suspect that it was given last."""
+    reserved_for: TaskRecord | None = None
+    """The exclusive task that it was reserved for last."""
+    entry_version: int = 0
+    """Identifies its valid entry in the heap of agents with room."""
+    running: dict[int, float] = field(default_factory=dict)
+    """Runs on a worker at its last report, with the time of the first report of each."""
+    first_unreported: int = 0
+    """Runs from this id on were dispatched after that report."""
+    number: int = 0
+    """The number that monitors know it by."""
+    status: AgentStatus | None = None
+    """Its last report, which came at `reported_at`."""
+    reported_at: float = 0.0
+    manager: str = ""
+    """The id of the worker manager that started it, or empty."""
+    unit: str = ""
+    """The name that its manager knows it by."""
+    consumables: Consumables | None = None
+    lives_on_seconds: float = 0.0
+    """For how long at most its runs go on without a connection to the scheduler."""
+    relay_incarnation: int = 0
+    """Of a relay: which incarnation made the run ids that its agents know; 0: this is the agent of one host."""
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it finishes its work to leave: it has no workers that take tasks. A relay may just have no host."""
+        return not self.workers and not (self.relay_incarnation and not self.runs)
+
+    @property
+    def active(self) -> int:
+        """Runs that occupy a worker or wait for one: all but those that wait for nested tasks."""
+        return len(self.runs) - len(self.blocked)
+
+    def on_workers(self, unsent: AbstractSet[int] = frozenset()) -> set[int]:
+        """Runs that are probably on a worker: blocked and reported ones, then the oldest sent since."""
+        likely = [run for run in self.runs if run in self.running and run not in self.blocked]
+        if self.is_draining:
+            return self.blocked.union(likely)
+        likely += [run for run in self._sent_since_report(unsent) if run not in self.blocked]
+        return self.blocked.union(likely[: self.workers])
+
+    def unreported(self, unsent: AbstractSet[int]) -> set[int]:
+        """The newest runs sent since the last report: one of them may have ended the agent on arrival."""
+        return set(self._sent_since_report(unsent)[-self.workers :] if self.workers else ())
+
+    def _sent_since_report(self, unsent: AbstractSet[int]) -> list[int]:
+        return [run for run in self.runs if run >= self.first_unreported and run not in unsent]

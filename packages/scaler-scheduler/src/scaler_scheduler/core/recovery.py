@@ -17,12 +17,20 @@ from collections.abc import Iterable
 from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.ids import is_run_of, session_of
 from scaler_protocol.messages import Group, NeedTasks, Reconcile, Release, Resend, Status, Submit, pieces_of
-from scaler_scheduler.core.agent_record import AgentRecord
-from scaler_scheduler.core.lane_record import LaneRecord
-from scaler_scheduler.core.records import FunctionRecord, GroupRecord, SessionRecord
+from scaler_scheduler.core.records import (
+    ASSIGNED,
+    DONE,
+    HELD,
+    WAITING,
+    AgentRecord,
+    FunctionRecord,
+    GroupRecord,
+    LaneRecord,
+    SessionRecord,
+    TaskRecord,
+)
 from scaler_scheduler.core.shares import note_runs
 from scaler_scheduler.core.state import SchedulerState
-from scaler_scheduler.core.task_records import ASSIGNED, DONE, HELD, WAITING, TaskRecord
 from scaler_scheduler.requirements import Requirement
 
 REPORTED_LIMIT = 2**20

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.messages import AgentStatus, Done
 from scaler_protocol.profiles import PROFILE
-from scaler_scheduler.core.agent_record import AgentRecord
-from scaler_scheduler.core.records import SessionRecord
-from scaler_scheduler.core.task_records import ASSIGNED, TaskRecord
+from scaler_scheduler.core.records import ASSIGNED, AgentRecord, SessionRecord, TaskRecord
 
 
 def take_runs(agent: AgentRecord, report: Done) -> list[TaskRecord | None]:

@@ -19,11 +19,10 @@ from scaler_protocol.sessions import give_name
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.definitions import Definitions
 from scaler_scheduler.core.intake import Intake, Submitter
-from scaler_scheduler.core.records import SessionRecord
+from scaler_scheduler.core.records import DONE, HELD, SessionRecord, TaskRecord
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.reports import profile_of
 from scaler_scheduler.core.state import SchedulerState
-from scaler_scheduler.core.task_records import DONE, HELD, TaskRecord
 
 
 class Attempts(NamedTuple):

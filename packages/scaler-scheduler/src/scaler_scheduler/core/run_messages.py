@@ -13,9 +13,7 @@ from typing import Any
 from scaler_protocol.limits import KEPT_FUNCTIONS
 from scaler_protocol.messages import MESSAGE_LIMIT, Group, Run
 from scaler_protocol.payloads import Payloads
-from scaler_scheduler.core.agent_record import AgentRecord
-from scaler_scheduler.core.records import FunctionRecord, GroupRecord
-from scaler_scheduler.core.task_records import TaskRecord
+from scaler_scheduler.core.records import AgentRecord, FunctionRecord, GroupRecord, TaskRecord
 
 _RUN_TASKS = 4096
 """Most tasks in one Run message."""

@@ -10,10 +10,9 @@ from math import inf
 from typing import Final
 
 from scaler_scheduler.core.completion import Completion
-from scaler_scheduler.core.records import SessionRecord
+from scaler_scheduler.core.records import ASSIGNED, DONE, EndedTasks, SessionRecord, TaskBlock
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.state import SchedulerState
-from scaler_scheduler.core.task_records import ASSIGNED, DONE, EndedTasks, TaskBlock
 
 TASKS: Final = 512
 """Tasks of a session that are forgotten in one turn: about 1 ms."""

@@ -15,8 +15,7 @@ from scaler_protocol.ids import count_of
 from scaler_protocol.messages import Status
 from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_protocol.profiles import NO_PROFILE
-from scaler_scheduler.core.records import SessionRecord, SessionTask
-from scaler_scheduler.core.task_records import KeptOutcome, Outcome, TaskRecord
+from scaler_scheduler.core.records import KeptOutcome, Outcome, SessionRecord, SessionTask, TaskRecord
 
 ENTRY_BYTES = 256
 """Bytes that an outcome counts besides its payload."""

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from scaler_scheduler.core.agent_record import AgentRecord
-from scaler_scheduler.core.task_records import TaskRecord
+from scaler_scheduler.core.records import AgentRecord, TaskRecord
 from scaler_scheduler.requirements import Requirement
 
 

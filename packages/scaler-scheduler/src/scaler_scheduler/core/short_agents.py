@@ -16,9 +16,8 @@ from dataclasses import field
 from functools import partial
 
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_scheduler.core.agent_record import AgentRecord
-from scaler_scheduler.core.lane_record import LaneRecord
 from scaler_scheduler.core.queue import ClassQueue, Parts, heads_of, in_order, next_part
+from scaler_scheduler.core.records import AgentRecord, LaneRecord
 from scaler_scheduler.core.shares import can_take
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.requirements import Requirement, WorkerClass

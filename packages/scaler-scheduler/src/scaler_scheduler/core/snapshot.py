@@ -12,13 +12,11 @@ from scaler_protocol.capacity import ManagerStatus
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import AgentStatus, Status
 from scaler_protocol.monitoring import DURATION_BOUNDS, MonitorStatus
-from scaler_scheduler.core.agent_record import AgentRecord
 from scaler_scheduler.core.event_log import EventLog, capability_text
 from scaler_scheduler.core.manager_record import ManagerRecord
-from scaler_scheduler.core.records import GraphRecord, SessionRecord
+from scaler_scheduler.core.records import ASSIGNED, AgentRecord, GraphRecord, SessionRecord
 from scaler_scheduler.core.shares import shortage
 from scaler_scheduler.core.state import SchedulerState
-from scaler_scheduler.core.task_records import ASSIGNED
 from scaler_scheduler.requirements import describe_runtime
 
 T = TypeVar("T")

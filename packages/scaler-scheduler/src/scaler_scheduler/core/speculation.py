@@ -31,13 +31,18 @@ from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Done, Status
 from scaler_protocol.monitoring import EventKind
 from scaler_protocol.profiles import profile_at
-from scaler_scheduler.core.agent_record import AgentRecord
 from scaler_scheduler.core.exclusive import is_reserved
-from scaler_scheduler.core.records import GroupRecord
+from scaler_scheduler.core.records import (
+    ASSIGNED,
+    GONE,
+    SECOND,
+    AgentRecord,
+    GroupRecord,
+    TaskRecord,
+)
 from scaler_scheduler.core.run_times import RunTimes
 from scaler_scheduler.core.shares import can_take
 from scaler_scheduler.core.state import SchedulerState
-from scaler_scheduler.core.task_records import ASSIGNED, GONE, SECOND, TaskRecord
 
 CHECK_SECONDS = 0.05
 """Shortest interval between searches for late runs."""

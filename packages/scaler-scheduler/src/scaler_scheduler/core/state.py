@@ -17,7 +17,6 @@ from scaler_protocol.objects import OBJECT_ID_BYTES, REFERENCE_BYTES, SHARED_BYT
 from scaler_protocol.operations import Drain
 from scaler_protocol.sessions import KeepSession
 from scaler_protocol.storage import CopyReplicas, DeleteObjects
-from scaler_scheduler.core.agent_record import AgentRecord
 from scaler_scheduler.core.call_budgets import CallBudgets
 from scaler_scheduler.core.cluster_shares import ClusterShares
 from scaler_scheduler.core.config import SchedulerConfig
@@ -26,15 +25,26 @@ from scaler_scheduler.core.effects import WriteDump
 from scaler_scheduler.core.event_log import EventLog
 from scaler_scheduler.core.exclusive import ExclusiveTasks
 from scaler_scheduler.core.functions import FunctionStore
-from scaler_scheduler.core.lane_record import LaneRecord
 from scaler_scheduler.core.locality import Locality
 from scaler_scheduler.core.long_results import LongResults
 from scaler_scheduler.core.pinned import PinnedTasks
 from scaler_scheduler.core.queue import TaskQueue
-from scaler_scheduler.core.records import GraphRecord, SessionRecord
+from scaler_scheduler.core.records import (
+    ASSIGNED,
+    GONE,
+    HELD,
+    SECOND,
+    WAITING,
+    AgentRecord,
+    GraphRecord,
+    LaneRecord,
+    SessionRecord,
+    TaskEntry,
+    TaskExtra,
+    TaskRecord,
+)
 from scaler_scheduler.core.session_results import SessionResults
 from scaler_scheduler.core.suspects import Suspects
-from scaler_scheduler.core.task_records import ASSIGNED, GONE, HELD, SECOND, WAITING, TaskEntry, TaskExtra, TaskRecord
 from scaler_scheduler.requirements import WorkerClass
 
 if TYPE_CHECKING:

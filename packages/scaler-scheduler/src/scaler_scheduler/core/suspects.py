@@ -16,10 +16,9 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from scaler_scheduler.core.agent_record import AgentRecord
 from scaler_scheduler.core.exclusive import is_reserved
+from scaler_scheduler.core.records import ASSIGNED, AgentRecord, TaskRecord
 from scaler_scheduler.core.shares import can_take
-from scaler_scheduler.core.task_records import ASSIGNED, TaskRecord
 
 PROBATION_SECONDS = 5.0
 

@@ -13,9 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.messages import Message
-from scaler_scheduler.core.records import NamedSession, SessionRecord
+from scaler_scheduler.core.records import NamedSession, SessionRecord, TaskRecord
 from scaler_scheduler.core.restoration import Attempts
-from scaler_scheduler.core.task_records import TaskRecord
 
 
 class RecordKind:

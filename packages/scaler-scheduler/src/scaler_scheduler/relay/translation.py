@@ -25,7 +25,7 @@ from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE, PROFILE
 from scaler_protocol.ranges import Text
 from scaler_protocol.stack_counts import most_frequent
-from scaler_scheduler.core.agent_record import AgentRecord
+from scaler_scheduler.core.records import AgentRecord
 
 STATUS_ROWS = 256
 """Most workers in the status of a relay; those of its first hosts."""
