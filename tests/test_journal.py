@@ -14,9 +14,8 @@ import pytest
 
 from scaler import Client
 from scaler_protocol.errors import SubmitRefusedError
-from support.fault_tasks import wait_for_file
 from support.faults import Services
-from support.gates import SECONDS
+from support.gates import SECONDS, Gate, wait_at
 from support.mounts import fill, small_memory
 from support.processes import PROGRAMS, free_ports
 from support.waiting import wait_until
@@ -91,11 +90,11 @@ def test_a_full_disk_refuses_new_work_and_takes_it_again(tmp_path: Path) -> None
     filler = folder / "filler"
     with small_memory(folder, 32), Services(tmp_path, "--journal", str(folder / "journal")) as services:
         agent = services.add_agent(2)
-        with Client(services.address) as client:
+        with Client(services.address) as client, Gate() as gate:
             accepted = [client.submit(pow, number, 2) for number in range(100)]
             assert [future.result(SECONDS) for future in accepted] == [number * number for number in range(100)]
-            gate = tmp_path / "gate"
-            running = client.submit(wait_for_file, gate)
+            running = client.submit(wait_at, gate.port, 1)
+            arrival = gate.arrive()
             services.scheduler.process.send_signal(signal.SIGSTOP)
             fill(filler)
             services.scheduler.process.send_signal(signal.SIGCONT)
@@ -105,8 +104,8 @@ def test_a_full_disk_refuses_new_work_and_takes_it_again(tmp_path: Path) -> None
             # Who goes on asking is answered, and loses nothing.
             answers = {type(client.submit(len, b"").exception(SECONDS)) for _ in range(300)}
             assert answers <= {SubmitRefusedError, type(None)}
-            gate.touch()
-            running.result(SECONDS)
+            arrival.let_go()
+            assert running.result(SECONDS) == 1
             assert "malformed" not in services.scheduler.said()
             shown = subprocess.run([PROGRAMS / "scaler", "status", services.address], capture_output=True, text=True)
             assert "refuses new work: the journal's disk is full" in shown.stdout, shown
