@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,8 +104,41 @@ def test_a_server_with_few_descriptors_starts_or_says_why_not(module: str, limit
             assert server.rest() == [] and "Traceback" not in "".join(server.lines)
 
 
-def test_an_agent_with_too_few_descriptors_says_so_and_ends() -> None:
-    with limited("ulimit -n 20", "scaler_worker", "-n", "1", f"tcp://127.0.0.1:{free_ports(3)}") as agent:
+@pytest.mark.parametrize(
+    ("limits", "workers", "needs"),
+    [
+        ("ulimit -n 20", 1, "an agent of 1 worker needs 84, and 20 is"),
+        ("ulimit -n 70", 2, "an agent of 2 workers needs 88, and 70 is"),
+        ("ulimit -Sn 40", 1, "each worker needs 64, and 40 is"),
+    ],
+)
+def test_an_agent_with_too_few_descriptors_says_so_and_ends(limits: str, workers: int, needs: str) -> None:
+    with limited(limits, "scaler_worker", "-n", str(workers), f"tcp://127.0.0.1:{free_ports(3)}") as agent:
         said = agent.read_until("Too many open files")
-        assert "20 is the limit, which ulimit -n raises" in said
+        assert f"{needs} the limit, which ulimit -n raises, or LimitNOFILE= of systemd" in said
         assert agent.process.wait(SECONDS) == 1 and agent.rest() == []
+
+
+def test_few_descriptors_serve_as_many_workers_as_were_asked_for() -> None:
+    """Just as many as the agent demands: workers start, use object storage, and stay."""
+    port = free_ports(3)
+    address = f"tcp://127.0.0.1:{port}"
+    with (
+        limited("true", "scaler_scheduler", address),
+        limited("ulimit -n 92", "scaler_worker", "-n", "3", address) as agent,
+        Client(address, timeout_seconds=SECONDS) as client,
+    ):
+        agent.read_until("Worker[2] started")
+        for _ in range(3):
+            assert sum(map(len, client.map(bytes, [100_000] * 30))) == 3_000_000
+        assert agent.end() == 0
+        said = "".join([*agent.lines, *agent.rest()])
+    assert "Worker[2] started" in said and "Too many open files" not in said and "ended itself" not in said
+
+
+def test_a_local_cluster_with_too_few_descriptors_says_so_and_ends() -> None:
+    code = "from scaler import SchedulerClusterCombo\nif __name__ == '__main__': SchedulerClusterCombo(n_workers=2)"
+    words = ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh", sys.executable, "-c", code]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert ran.returncode == 1
+    assert "local cluster: Too many open files: an agent of 2 workers needs 88, and 64 is the limit" in ran.stderr

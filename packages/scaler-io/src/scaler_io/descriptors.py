@@ -36,13 +36,18 @@ def limit() -> int:
     return _MOST
 
 
-def raise_limit() -> None:
-    """Raise the soft limit as far as the system permits."""
+def highest_limit() -> int:
+    """The number of descriptors that this process may have after `raise_limit`."""
     if sys.platform != "win32":
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        wanted = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
-        if limit() < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
+    return _MOST
+
+
+def raise_limit() -> None:
+    """Raise the soft limit as far as the system permits."""
+    if sys.platform != "win32" and limit() < (wanted := highest_limit()):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
 def log_limit(name: str) -> None:
@@ -79,14 +84,21 @@ def require(count: int) -> None:
         for _ in range(count):
             taken.append(os.dup(taken[0]) if taken else os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
-        raise OSError(
-            error.errno,
-            f"{os.strerror(error.errno or errno.EMFILE)}: {count} more are needed, and {limit()} is the limit, which "
-            "ulimit -n raises, or LimitNOFILE= of systemd",
-        ) from None
+        raise _shortage(error.errno or errno.EMFILE, f"{count} more are needed", limit()) from None
     finally:
         for descriptor in taken:
             os.close(descriptor)
+
+
+def require_limit(who: str, count: int, most: int) -> None:
+    """Raise OSError (EMFILE) if `who` needs more than the limit `most`."""
+    if most < count:
+        raise _shortage(errno.EMFILE, f"{who} needs {count}", most)
+
+
+def _shortage(number: int, need: str, most: int) -> OSError:
+    remedy = "which ulimit -n raises, or LimitNOFILE= of systemd"
+    return OSError(number, f"{os.strerror(number)}: {need}, and {most} is the limit, {remedy}")
 
 
 def shut_down(descriptor: int, *, reset: bool = False) -> None:

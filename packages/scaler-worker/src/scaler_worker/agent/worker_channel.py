@@ -9,6 +9,7 @@ import socket
 from collections import deque
 from typing import Any, Final
 
+from scaler_io import descriptors
 from scaler_protocol.messages import Message
 from scaler_worker.agent.core.events import TailRecalled
 from scaler_worker.ipc.client_messages import MessageReader, pack_message
@@ -26,6 +27,8 @@ from scaler_worker.worker.process import RECEIVE_SIZE
 
 BUFFER_SIZE: Final = 1024 * 1024
 READ_SIZE: Final = 128 * 1024
+DESCRIPTORS: Final = 7
+"""Descriptors of a worker while it starts, the one of its fault handler included."""
 READS: Final = 16
 """Reads of one pipe per turn, so that no worker starves the others."""
 
@@ -35,6 +38,7 @@ class WorkerChannel:
 
     def __init__(self) -> None:
         self.pid = 0
+        descriptors.require(DESCRIPTORS)
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
             self._tasks, self._tail = map(ours.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             messages, messages_theirs = socket.socketpair()

@@ -15,6 +15,7 @@ from scaler_io import descriptors
 from scaler_io.service.memory_limits import allowed_bytes, default_directory, free_bytes
 from scaler_io.service.runtime_dirs import HostDirectory
 from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.plurals import counted
 from scaler_worker.config import WORKERS_LIMIT, ClusterConfig, WorkerConfig
 from scaler_worker.forking.host_gpus import find_gpus, nvidia_listing
 from scaler_worker.forking.template import REPORT, REQUEST, run_template, spawn_arguments
@@ -24,6 +25,12 @@ from scaler_worker.worker.preload import Preload
 
 CACHE_SHARE = 0.2
 """Share of the allowed memory for objects whose storage is on another host."""
+AGENT_FILES = 80
+"""Files that an agent needs beside those of its workers; enough for the scheduler of a local cluster, too."""
+FILES_PER_WORKER = 4
+"""Files that an agent has open for a worker."""
+WORKER_FILES = 64
+"""Files that a worker may have open at least: it needs half of them, and leaves some to its tasks."""
 BLOCKED_AND_SPARE = 1024
 """Workers beyond the slots that have cells in shared memory: blocked ones and spares."""
 
@@ -120,8 +127,13 @@ class Forking:
 
         Afterwards this process may open as many files as the system allows. Workers keep the previous limit, since
         programs that iterate over all descriptors, or use select(), do not expect more. The host's object cache exists
-        until its last agent exits. Raises PreloadError for a preload that cannot be parsed.
+        until its last agent exits. Raises PreloadError for a preload that cannot be parsed, and OSError where agent or
+        workers may open too few files: they would start and end for ever.
         """
+        agent = f"an agent of {counted(config.num_of_workers, 'worker')}"
+        needed = AGENT_FILES + FILES_PER_WORKER * config.num_of_workers
+        descriptors.require_limit(agent, needed, descriptors.highest_limit())
+        descriptors.require_limit("each worker", WORKER_FILES, descriptors.limit())
         if config.preload is not None:
             Preload.parse(config.preload)
         limit = config.object_cache_limit

@@ -69,7 +69,7 @@ class Damage:
             return f"it can open no file: {error.strerror}"
         os.close(lowest_free)
         if lowest_free + SPARE_DESCRIPTORS > _soft_limit(resource.RLIMIT_NOFILE):
-            return f"all but a few of its {lowest_free} file descriptors are in use"
+            return f"{lowest_free} of the {_soft_limit(resource.RLIMIT_NOFILE):g} files that it may open are in use"
         return ""
 
 
