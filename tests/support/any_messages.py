@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
+from functools import cache
 from typing import Any, TypeGuard, get_args
 
 from hypothesis import strategies as st
@@ -88,6 +89,25 @@ BY_COLUMN: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
+# A strategy that is made with each draw is also checked with each draw, which takes most of the time.
+KINDS = st.sampled_from(MESSAGES + OFTEN)
+CODE = st.sampled_from(CODES)
+SESSION = st.sampled_from(SESSIONS)
+SMALL = st.integers(0, 3)
+ONE_OF_TEN = st.integers(0, 9)
+
+
+@cache
+def _column(element: st.SearchStrategy[Any], length: int, is_distinct: bool) -> st.SearchStrategy[list[Any]]:
+    return st.lists(element, min_size=length, max_size=length, unique=is_distinct)
+
+
+@cache
+def _elements(first: int) -> dict[str, st.SearchStrategy[Any]]:
+    """The elements of columns, where the tasks of a message begin with this one."""
+    return ELEMENTS | dict.fromkeys(TASK_COLUMNS, st.integers(first, first + 6))
+
+
 def _with_value(group: Group) -> Group:
     return Group(group.function, (SAFE,), (-1,), group.priority, group.retries, 0.0, group.encoding, group.serializer)
 
@@ -95,10 +115,9 @@ def _with_value(group: Group) -> Group:
 @st.composite
 def any_message(draw: st.DrawFn) -> Any:
     """A message whose columns have the lengths that the codec asks for; mostly what else it asks for holds, too."""
-    kind = draw(st.sampled_from(MESSAGES + OFTEN))
-    relations = RELATIONS.get(kind.__name__, ()) if draw(st.integers(0, 9)) else ()
-    first = first_task(draw(st.sampled_from(SESSIONS)))
-    elements = ELEMENTS | dict.fromkeys(TASK_COLUMNS, st.integers(first, first + 6))
+    kind = draw(KINDS)
+    relations = RELATIONS.get(kind.__name__, ()) if draw(ONE_OF_TEN) else ()
+    elements = _elements(first_task(draw(SESSION)))
     lengths = _lengths(draw, kind, relations)
     values: dict[str, Any] = {}
     for field in fields(kind):
@@ -108,13 +127,13 @@ def any_message(draw: st.DrawFn) -> Any:
         if annotation in BY_TYPE:
             values[field.name] = draw(SCALARS.get(field.name, BY_TYPE[annotation]))
             continue
-        element = elements.get(field.name, BY_COLUMN.get(annotation, st.integers(0, 3)))
-        if field.default is MISSING or draw(st.integers(0, 3)) or lengths[field.name]:
+        element = elements.get(field.name, BY_COLUMN.get(annotation, SMALL))
+        if field.default is MISSING or draw(SMALL) or lengths[field.name]:
             length, is_distinct = lengths[field.name], Distinct(field.name) in relations
-            column = draw(st.lists(element, min_size=length, max_size=length, unique=is_distinct))
+            column = draw(_column(element, length, is_distinct))
             values[field.name] = Payloads(column) if annotation == "Payloads" else column
     if "bodies" in values and relations:
-        codes = [draw(st.sampled_from(CODES)) for _ in values["bodies"]]
+        codes = [draw(CODE) for _ in values["bodies"]]
         values["functions"], values["names"] = [code[0] for code in codes], [code[1] for code in codes]
         values["bodies"] = Payloads([code[2] for code in codes])
     for relation in relations:
@@ -126,14 +145,14 @@ def any_message(draw: st.DrawFn) -> Any:
 
 
 def _lengths(draw: st.DrawFn, kind: Any, relations: Sequence[Relation]) -> dict[str, int]:
-    lengths = {field.name: draw(st.integers(0, 3)) for field in fields(kind)}
+    lengths = {field.name: draw(SMALL) for field in fields(kind)}
     if Grouped() in relations:
         lengths["groups"] = max(1, lengths["groups"])
     for columns in getattr(kind, "COLUMNS", ()):
         if relations and any(lengths.get(each.of) == 0 for each in relations if _is_about(each, columns)):
             lengths[columns[0]] = 0
         for name in columns[1:]:
-            is_left_out = name in getattr(kind, "OPTIONAL", ()) and not draw(st.integers(0, 3))
+            is_left_out = name in getattr(kind, "OPTIONAL", ()) and not draw(SMALL)
             lengths[name] = 0 if is_left_out else lengths[columns[0]]
     return lengths
 

@@ -17,19 +17,23 @@ from scaler_client.graphs.ordering import depth_first, heights, python_heights
 from scaler_client.graphs.planner import plan
 
 Needs = list[list[int]]
+MOST = 40
+ORDERS = [st.permutations(range(size)) for size in range(MOST + 1)]
+SOME = [st.lists(st.sampled_from(range(count)), max_size=4, unique=True) for count in range(1, MOST + 1)]
+"""Strategies for some of so many calls, from 1 on; one that is made with each draw is checked with each draw."""
 
 
 @st.composite
 def graphs(draw: st.DrawFn, *, cycles: bool) -> tuple[Needs, list[int]]:
     """What each of some calls needs, in numbers that say nothing of the order; all of them are wanted."""
-    size = draw(st.integers(0, 40))
-    number = draw(st.permutations(range(size)))
+    size = draw(st.integers(0, MOST))
+    number = draw(ORDERS[size])
     needs: Needs = [[] for _ in range(size)]
     for at in range(size):
-        others = range(size if cycles else at)
-        chosen = draw(st.lists(st.sampled_from(others), max_size=4, unique=True)) if others else []
+        others = size if cycles else at
+        chosen = draw(SOME[others - 1]) if others else []
         needs[number[at]] = [number[need] for need in chosen]
-    return needs, draw(st.permutations(range(size)))
+    return needs, draw(ORDERS[size])
 
 
 def slow_heights(needs: Sequence[Sequence[int]]) -> list[int]:

@@ -34,30 +34,39 @@ every = pytest.mark.parametrize("policy", POLICIES.values(), ids=list(POLICIES))
 following = pytest.mark.parametrize("policy", FOLLOWING, ids=["vanilla", "capability", "waterfall"])
 
 counts = st.integers(0, 6)
+# A strategy that is made with each draw is also checked with each draw.
+sizes = st.integers(1, 4)
+unmeasured_counts = [st.integers(0, tasks) for tasks in range(51)]
+to_20, to_50 = st.integers(0, 20), st.integers(0, 50)
+task_seconds, ages = st.floats(0.001, 1000), st.floats(0, 100)
+some_classes = st.lists(st.sampled_from(CLASSES), max_size=3)
+some_requirements = st.lists(st.sampled_from(REQUIREMENTS), unique=True)
+maxima, startups = st.sampled_from([-1, 0, 1, 3, 10, 40]), st.sampled_from([0.0, 1.0, 20.0, 400.0])
+names, flags = st.sampled_from(["", "a", "ab", "abc"]), st.booleans()
+unmanaged_workers = st.lists(st.tuples(st.sampled_from(CLASSES), counts), max_size=2, unique_by=lambda item: item[0])
 
 
 @st.composite
 def demand(draw: st.DrawFn, requirement: Requirement) -> Demand:
     """Some tasks of a requirement, measured or not, waiting and running."""
-    tasks = draw(st.integers(0, 50))
-    unmeasured = draw(st.integers(0, tasks))
-    running = draw(st.integers(0, 20))
+    tasks = draw(to_50)
+    unmeasured = draw(unmeasured_counts[tasks])
+    running = draw(to_20)
     return Demand(
         requirement=requirement,
         tasks=tasks,
-        seconds=(tasks - unmeasured) * draw(st.floats(0.001, 1000)),
+        seconds=(tasks - unmeasured) * draw(task_seconds),
         unmeasured=unmeasured,
-        elapsed=draw(st.floats(0, 100)),
+        elapsed=draw(ages),
         running=running,
-        running_seconds=running * draw(st.floats(0, 100)),
+        running_seconds=running * draw(ages),
     )
 
 
 @st.composite
 def offers(draw: st.DrawFn) -> tuple[Offer, ...]:
     """Offers of different classes, with units in every state."""
-    chosen = draw(st.lists(st.sampled_from(CLASSES), max_size=3))
-    sizes = st.integers(1, 4)
+    chosen = draw(some_classes)
     return tuple(
         Offer(
             worker_class=worker_class,
@@ -70,21 +79,24 @@ def offers(draw: st.DrawFn) -> tuple[Offer, ...]:
     )
 
 
+some_offers = offers()
+
+
 @st.composite
 def snapshots(draw: st.DrawFn) -> CapacitySnapshot:
     """A cluster of up to three managers."""
     managers = [
         Manager(
             id=name,
-            maximum=draw(st.sampled_from([-1, 0, 1, 3, 10, 40])),
-            offers=draw(offers()),
-            paused=draw(st.booleans()),
-            startup_seconds=draw(st.sampled_from([0.0, 1.0, 20.0, 400.0])),
+            maximum=draw(maxima),
+            offers=draw(some_offers),
+            paused=draw(flags),
+            startup_seconds=draw(startups),
         )
-        for name in draw(st.sampled_from(["", "a", "ab", "abc"]))
+        for name in draw(names)
     ]
-    unmanaged = draw(st.lists(st.tuples(st.sampled_from(CLASSES), counts), max_size=2, unique_by=lambda item: item[0]))
-    chosen = draw(st.lists(st.sampled_from(REQUIREMENTS), unique=True))
+    unmanaged = draw(unmanaged_workers)
+    chosen = draw(some_requirements)
     demands = tuple(draw(demand(requirement)) for requirement in chosen)
     return CapacitySnapshot(demands=demands, managers=tuple(managers), unmanaged=tuple(unmanaged))
 
