@@ -136,6 +136,7 @@ def foreign(limit: Limit) -> st.SearchStrategy[Any]:
     return st.sampled_from(values.get(type(limit), ["1", b"1", [1], 1j, 2**2000, -(2**2000)]))
 
 
+@made_once
 @st.composite
 def groups(draw: st.DrawFn) -> Group:
     count = draw(st.integers(0, 3))
@@ -148,6 +149,7 @@ def groups(draw: st.DrawFn) -> Group:
     return Group(**values)
 
 
+@made_once
 @st.composite
 def messages_of(draw: st.DrawFn, kind: type[Any]) -> Any:
     """Any message of this class."""

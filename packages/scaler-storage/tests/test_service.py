@@ -27,6 +27,7 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ObjectNotFoundError, ProtocolError, ScalerError, StorageFullError
 from scaler_protocol.handshake import Refused
 from support.waiting import wait_until
+from support.warm_programs import run_warm
 
 DEADLINE = 30
 PROGRAM = "scaler_object_storage_server"
@@ -298,10 +299,10 @@ def test_a_port_that_a_stranger_has(start: Start) -> None:
         ([], "missing ADDRESS"),
     ],
 )
-def test_what_it_refuses(start: Start, words: list[str], complaint: str) -> None:
-    code, texts, complaints = start(*words).ends()
-    assert (code, texts, len(complaints)) == (2, [], 1)
-    assert complaint in complaints[0]
+def test_what_it_refuses(words: list[str], complaint: str) -> None:
+    ended = run_warm("scaler_storage", "--insecure", *words)
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    assert complaint in ended.stderr
 
 
 def test_the_table_of_a_toml_file(start: Start, tmp_path: Path) -> None:
