@@ -20,8 +20,10 @@ from scaler import Client
 from support.clusters import LocalCluster
 from support.gates import SECONDS
 from support.joblib_tasks import (
+    Holder,
     Sized,
     Span,
+    is_same,
     is_writable,
     most_at_once,
     nested_sum,
@@ -104,6 +106,15 @@ def test_smaller_arrays_that_tasks_have_in_common_are_sent_once_and_are_their_ow
     for most in (1_000_000, None):
         results = joblib.Parallel(batch_size=1, max_nbytes=most)(changed())
         assert results == [1] * workers + [2] * workers
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("size", [10, 10_000, 200_000])
+def test_an_array_that_a_call_names_in_several_places_is_one_array_there(size: int) -> None:
+    arrays = [np.ones(size) * number for number in range(3)]
+    calls = [joblib.delayed(is_same)(array, [array], Holder(array)) for array in arrays]
+    assert joblib.Parallel(batch_size=1)(calls) == [True] * 3
+    assert joblib.Parallel(batch_size=3)(calls) == [True] * 3
 
 
 @pytest.mark.usefixtures("backend")

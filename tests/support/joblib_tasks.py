@@ -40,6 +40,18 @@ def is_writable(array: Any, other: Any) -> tuple[bool, bool]:
     return array.flags.writeable, other.flags.writeable
 
 
+def is_same(array: Any, others: Any, other: Any) -> bool:
+    """Whether this array is also in a list, and an attribute of an object."""
+    return array is others[0] and array is other.array
+
+
+class Holder:
+    """An object with an array."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+
 def next_first(array: Any) -> float:
     """Add one to the first value of an array, in place, and return it."""
     array[0] += 1

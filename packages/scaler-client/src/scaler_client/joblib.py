@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
+from io import BytesIO
 from itertools import chain
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ from xxhash import xxh3_128_digest
 from scaler_client.api.client import Client
 from scaler_client.calls.object_reference import ObjectReference
 from scaler_client.calls.task_options import TaskOptions
-from scaler_client.payloads.classes import dumps
+from scaler_client.payloads.classes import PROTOCOL, Pickler, dumps
 from scaler_client.payloads.pickles import SCALARS
 from scaler_client.payloads.unpicklable import fault_in
 from scaler_client.payloads.user_exceptions import add_note
@@ -71,7 +72,7 @@ _Batch = tuple[BatchedCalls, _Callback]
 
 
 class _Shared:
-    """Stands in a batch for an argument that is an object of its own."""
+    """Stands in a batch for an argument that is sent beside it; loaded, it is that argument."""
 
     __slots__ = ("at",)
 
@@ -79,7 +80,26 @@ class _Shared:
         self.at = at
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Shared, (self.at,)
+        return _sent_value, (self.at,)
+
+
+class _BatchPickler(Pickler):
+    """Pickles batches; what is sent beside them is the same object wherever a call names it, as in a list."""
+
+    def __init__(self, file: BytesIO, places: Mapping[int, tuple[Any, _Shared]]) -> None:
+        super().__init__(file, PROTOCOL)
+        self._places = places
+
+    def reducer_override(self, obj: Any) -> Any:
+        place = self._places.get(id(obj))
+        return super().reducer_override(obj) if place is None else place[1].__reduce__()
+
+
+_loading = threading.local()
+
+
+def _sent_value(at: int) -> Any:
+    return _loading.values[at]
 
 
 def _packed(batch: bytes) -> bytes:
@@ -95,14 +115,20 @@ def _run_batches(packed: bytes, shared: int, *values: Any) -> tuple[list[list[An
 
     Of the values, so many are arguments that are shared; the others are pickles of arguments.
     """
-    batches: list[BatchedCalls] = pickle.loads(packed if packed[0] == _PICKLE else zlib.decompress(packed))
-    if values:
-        loaded = [*values[:shared], *map(pickle.loads, values[shared:])]
-        for batch in batches:
-            batch.items = _replaced(batch.items, lambda value: loaded[value.at] if type(value) is _Shared else value)
+    _loading.values = [*values[:shared], *map(pickle.loads, values[shared:])]
+    try:
+        batches: list[BatchedCalls] = pickle.loads(packed if packed[0] == _PICKLE else zlib.decompress(packed))
+    finally:
+        del _loading.values
     began = time.perf_counter()
     results = [batch() for batch in batches]
     return results, time.perf_counter() - began
+
+
+def _batch_dumps(batches: list[BatchedCalls], places: Mapping[int, tuple[Any, _Shared]]) -> bytes:
+    file = BytesIO()
+    _BatchPickler(file, places).dump(batches)
+    return file.getvalue()
 
 
 def _replaced(items: list[_Item], replace: Callable[[Any], Any]) -> list[_Item]:
@@ -233,19 +259,22 @@ class ScalerBackend(ParallelBackendBase):
     def _send(self, batches: list[BatchedCalls]) -> _Outcome:
         client = self._connected()
         try:
-            shared, copies = self._share(client, batches)
+            places, shared, copies = self._share(client, batches)
             # One pickle without buffers beside it: smaller arrays are the worker's own, and may be changed there.
-            packed = _packed(dumps(batches))
+            packed = _packed(_batch_dumps(batches, places) if places else dumps(batches))
         except Exception as error:
             if fault := fault_in("the calls", list(chain.from_iterable(batch.items for batch in batches)), dumps):
                 add_note(error, fault)
             raise
         return client.submit_verbose(_run_batches, (packed, len(shared), *shared, *copies), {}, **self._task_options)
 
-    def _share(self, client: Client, batches: list[BatchedCalls]) -> tuple[list[ObjectReference[Any]], list[bytes]]:
+    def _share(
+        self, client: Client, batches: list[BatchedCalls]
+    ) -> tuple[dict[int, tuple[Any, _Shared]], list[ObjectReference[Any]], list[bytes]]:
         """The big arguments of batches, which are sent if they were not yet, and pickles of those of medium size.
 
-        Afterwards the batches have their places in these lists, one after the other.
+        Afterwards the batches have their places in these lists, one after the other. The first item has these, too, by
+        the identity of the argument, which it keeps alive: others may name it within theirs.
         """
         items = chain.from_iterable(batch.items for batch in batches)
         values = chain.from_iterable((*args, *kwargs.values()) for _, args, kwargs in items)
@@ -254,7 +283,7 @@ class ScalerBackend(ParallelBackendBase):
         }  # most calls have some in common
         sizes = {identity: size for identity, value in distinct.items() if (size := _size(value)) >= _COPIED_BYTES}
         if not sizes:
-            return [], []
+            return {}, [], []
         limit = math.inf if self._max_bytes is None else self._max_bytes
         big = [identity for identity, size in sizes.items() if size >= limit]
         medium = [identity for identity, size in sizes.items() if size < limit]
@@ -262,10 +291,10 @@ class ScalerBackend(ParallelBackendBase):
         for identity in big:
             if identity not in self._shared:
                 self._shared[identity] = distinct[identity], client.send_object(distinct[identity])
-        places = {identity: _Shared(at) for at, identity in enumerate((*big, *medium))}
+        places = {identity: (distinct[identity], _Shared(at)) for at, identity in enumerate((*big, *medium))}
         for batch in batches:
-            batch.items = _replaced(batch.items, lambda value: places.get(id(value), value))
-        return [self._shared[identity][1] for identity in big], copies
+            batch.items = _replaced(batch.items, lambda value: places.get(id(value), (None, value))[1])
+        return places, [self._shared[identity][1] for identity in big], copies
 
     def retrieve_result_callback(self, out: tuple[_Outcome, int]) -> list[Any]:
         """The results of a batch that has ended, the n-th of a task; raises what its code has raised."""
