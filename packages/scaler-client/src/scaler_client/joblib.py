@@ -144,7 +144,8 @@ class ScalerBackend(ParallelBackendBase):
 
     Calls of joblib inside of a task run on the same cluster if they ask for it with `n_jobs`. Arguments of 1 MiB and
     more, such as arrays, are sent once for each `Parallel` call, are shared by the workers of a host, and are
-    read-only; they must not change meanwhile. `max_nbytes` of Parallel is another limit, None is no limit.
+    read-only; they must not change meanwhile. Of slices with gaps, and of arrays of dates and of objects, each task
+    has a copy of its own. `max_nbytes` of Parallel is another limit, None is no limit.
 
     Args:
         address: the scheduler. The connection lasts as long as the backend.
