@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from scaler import Client
 from support.aws import FakeAws, Host, Launched, running_aws
 from support.faults import Service, Services
 from support.gates import SECONDS
-from support.waiting import pause, wait_until
+from support.waiting import rest, wait_until
 
 
 @pytest.fixture
@@ -66,8 +67,9 @@ def test_units_of_every_kind_take_work_are_adopted_and_end_with_their_manager(
         return [*aws.tasks(), *aws.jobs("workers"), *aws.instances()]
 
     def look() -> None:
+        begun = time.monotonic()
         host.look(launched())
-        pause()
+        rest(time.monotonic() - begun)
 
     aws.ecs.create_cluster(clusterName="scaler-cluster")
     with Services(tmp_path, "--policy-content", "allocate=even_load; scaling=static:3") as services:

@@ -17,7 +17,7 @@ from scaler_protocol.errors import MalformedMessageError
 from scaler_protocol.handshake import Heartbeat, Hello, Welcome
 from scaler_protocol.messages import Message
 from support.intruders import GREETING, READY, zmtp_command
-from support.waiting import pause
+from support.waiting import rest
 
 MEGABYTE = 1024 * 1024
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -46,7 +46,7 @@ class Growth:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self.look()
-            pause()
+            rest()
 
 
 def padded(frames: Sequence[bytes | memoryview], size: int) -> list[bytes]:

@@ -10,28 +10,36 @@ from pathlib import Path
 from support.gates import SECONDS
 
 POLL_SECONDS = 0.005
+LONGEST_PAUSE_SECONDS = 0.1
+_PAUSE_PER_LOOK = 4
+"""Looks take a fifth of the time at most: one that asks a service takes as long as a pause, and others compute."""
 
 
-def pause() -> None:
-    """What `wait_until` does between two looks."""
-    time.sleep(POLL_SECONDS)
+def rest(look_seconds: float = 0.0) -> None:
+    """What `wait_until` does after a look that took so long."""
+    time.sleep(max(POLL_SECONDS, min(_PAUSE_PER_LOOK * look_seconds, LONGEST_PAUSE_SECONDS)))
 
 
 def wait_until(
     condition: Callable[[], object],
     what: str = "the condition",
     seconds: float = SECONDS,
-    pause: Callable[[], object] = pause,
+    pause: Callable[[], object] | None = None,
 ) -> float:
-    """Look until the condition holds, and call `pause` between two looks; return the seconds that took.
+    """Look until the condition holds, and rest, or call `pause`, between two looks; return the seconds that took.
 
     AssertionError after `seconds`.
     """
-    start = time.monotonic()
+    start = looked = time.monotonic()
     while not condition():
-        if time.monotonic() - start > seconds:
+        now = time.monotonic()
+        if now - start > seconds:
             raise AssertionError(f"not within {seconds:g} s: {what}")
-        pause()
+        if pause is None:
+            rest(now - looked)
+        else:
+            pause()
+        looked = time.monotonic()
     return time.monotonic() - start
 
 

@@ -396,12 +396,12 @@ def test_a_peer_that_reads_nothing_is_given_up() -> None:
 
 
 def test_a_peer_that_returns_heartbeats_reads() -> None:
-    hub = welcomed_hub()
+    hub, unasked = welcomed_hub(), [HEADER.pack(0, 0), *map(bytes, encode(Heartbeat(1)))]
     for now in range(1, 60):
         assert hub.tick(now) == []
         beats = [decode([bytes(frames[1])]) for _, frames in hub.outgoing()]
         for _ in range(1000):
-            hub.receive(b"route", [HEADER.pack(0, 0), *map(bytes, encode(Heartbeat(1)))], now)
+            hub.receive(b"route", [*unasked], now)
         echo = Heartbeat(next(beat.sent for beat in beats if isinstance(beat, Heartbeat) and not beat.echo), True)
         hub.receive(b"route", [HEADER.pack(0, 0), *map(bytes, encode(echo))], now)
     assert hub.cuts() == []

@@ -169,8 +169,9 @@ def _history(seed: int) -> list[Any]:
 
 
 def test_equal_seeds_give_equal_histories() -> None:
-    assert len(_history(1)) > 200
-    assert _history(1) == _history(1) != _history(2)
+    history = _history(1)
+    assert len(history) > 200
+    assert history == _history(1) != _history(2)
 
 
 # --- links under every fault ----------------------------------------------------------------------------------------

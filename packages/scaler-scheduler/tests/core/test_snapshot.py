@@ -35,9 +35,9 @@ def test_an_agent_with_many_workers_is_not_told_of_at_the_cost_of_others(driver:
 
 
 def test_agents_that_report_too_many_workers_take_little_memory(make_driver: type[SchedulerDriver]) -> None:
-    driver = make_driver()
+    driver, exaggerated = make_driver(), report(WORKERS, deaths=10, first_run=2**50)
     for number in range(100):
-        driver.feed(driver.agent(number.to_bytes(2, "big"), 1), report(WORKERS, deaths=10, first_run=2**50))
+        driver.feed(driver.agent(number.to_bytes(2, "big"), 1), exaggerated)
     driver.feed(modest := driver.agent(b"modest", 200), report(200))
     agents = driver.core.state.agents
     kept = [agent.status for agent in agents.values() if agent.status is not None]
