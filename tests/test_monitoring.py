@@ -491,6 +491,15 @@ def test_top_ends_with_its_terminal_although_no_signal_says_so(monitor: Address)
         assert top.wait(SECONDS) in (0, -signal.SIGALRM)
 
 
+def test_top_without_a_terminal_says_how_to_print(monitor: Address) -> None:
+    done = subprocess.run(
+        [PROGRAMS / "scaler_top", str(monitor)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "scaler_top: there is no terminal to draw on: --once prints one screen\n"
+
+
 def fill(terminal: str) -> None:
     """Write to a terminal until it takes nothing more."""
     descriptor = os.open(terminal, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)

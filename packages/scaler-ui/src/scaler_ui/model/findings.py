@@ -81,17 +81,26 @@ class Finding:
 
 
 def findings(model: MonitorModel, now: float) -> list[Finding]:
-    """Progress first, then what is wrong, the most urgent first; `now` is the model's clock."""
+    """Progress first, then what is wrong, the most urgent first; `now` is the model's clock.
+
+    Of a silent scheduler that comes before all, because the rest is old.
+    """
     status = model.status
     if status is None:
         return [Finding(Severity.ERROR, "No scheduler has answered yet.")]
-    found = list(_troubles(model, status, now))
-    return [_progress(model, status), *sorted(found, key=lambda each: -each.severity)]
+    silent = [_silence(model, status, now)] if model.is_stale(now) else []
+    found = _troubles(model, status, now)
+    return [*silent, _progress(model, status), *sorted(found, key=lambda each: -each.severity)]
 
 
 def sentence(found: Iterable[Finding]) -> str:
     """All findings as one text."""
     return " ".join(finding.text for finding in found)
+
+
+def _silence(model: MonitorModel, status: MonitorStatus, now: float) -> Finding:
+    said = f"The scheduler {status.address} has been silent for {duration(now - model.heard)}; before that:"
+    return Finding(Severity.ERROR, said)
 
 
 def _progress(model: MonitorModel, status: MonitorStatus) -> Finding:
@@ -125,9 +134,6 @@ def _longest_run(model: MonitorModel, status: MonitorStatus) -> tuple[float, str
 
 
 def _troubles(model: MonitorModel, status: MonitorStatus, now: float) -> Iterator[Finding]:
-    if model.is_stale(now):
-        silence = duration(now - model.heard)
-        yield Finding(Severity.ERROR, f"The scheduler {status.address} has been silent for {silence}.")
     if status.refusal:
         yield Finding(Severity.ERROR, f"The scheduler refuses new work: {status.refusal}.")
     yield from _unmet_needs(model, status)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 from scaler_io.security.keyring import SUBSCRIBER_KEYS
@@ -92,6 +93,8 @@ def run_top() -> None:
         else:
             from scaler_ui.terminal.screen import show  # textual takes long to load
 
+            if sys.__stderr__ is None or not sys.__stderr__.isatty():  # where textual draws
+                COMMAND.refuse("there is no terminal to draw on: --once prints one screen")
             event_loops.run(lambda: show(listening))
     finally:
         listening.close()
