@@ -1,4 +1,4 @@
-"""The night drill: ten things break in a real cluster, and the Overview and `scaler status` name each of them.
+"""The night drill: eleven things break in a real cluster, and the Overview and `scaler status` name each of them.
 
 What is measured (slow hosts, memory that grows, late answers) is known only to a monitor that has listened before.
 """
@@ -79,7 +79,7 @@ def drill(tmp_path: Path) -> Iterator[Drill]:
         drill.close()
 
 
-def test_ten_things_break_and_are_named(drill: Drill) -> None:
+def test_eleven_things_break_and_are_named(drill: Drill) -> None:
     fleet = drill.fleet
     with Client(fleet.address, name="alice") as alice, Client(fleet.address, name="bob") as bob:
         # A missing capability, a poison task, a function that leaks, a slow host.
@@ -104,9 +104,11 @@ def test_ten_things_break_and_are_named(drill: Drill) -> None:
             assert "Object storage has not answered within 2 s." in drill.status()
         drill.wait_named("Object storage answers late", late=False)
 
-        # A worker manager dies; a task hangs; and then all workers are taken, and a client waits.
+        # A worker manager dies, and an agent; a task hangs; and then all workers are taken, and a client waits.
         fleet.add_manager(1, id="grid").kill()
         drill.wait_named("Worker manager grid is gone")
+        fleet.add_agent(1).kill()
+        drill.wait_named(f"1 agent of host {os.uname().nodename} was lost.")
         alice.map(pause, [0.01] * 20)
         long = [alice.submit(pause, 600.0) for _ in range(4)]
         waiting = [bob.submit(pause, 0.01) for _ in range(100)]  # more than hosts queue
@@ -117,4 +119,5 @@ def test_ten_things_break_and_are_named(drill: Drill) -> None:
             future.cancel()
         fleet.scheduler.kill()
         drill.wait_named("has been silent for", late=False)
+        assert "has been silent for" in drill.overview()[0], "the rest is old"
         assert "no scheduler" in drill.status() or "nothing listens" in drill.status()

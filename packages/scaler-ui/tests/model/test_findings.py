@@ -159,6 +159,10 @@ DRILL: dict[str, tuple[Callable[[Publications], list[MonitorMessage]], Severity,
     "dead host": (
         lambda p: [text(EventKind.AGENT, 30, "c", "agent vm:3 is gone")], Severity.ERROR, "Host c is gone.",
     ),
+    "one agent of a host": (
+        lambda p: [text(EventKind.AGENT, 30, "b", "agent b:3 is gone")],
+        Severity.WARNING, "1 agent of host b was lost.",
+    ),
     "late host": (
         lambda p: [p.status(agent_round_trips=(0.001, 2.0))], Severity.WARNING, "Host b answers late: after 2.0 s.",
     ),

@@ -287,10 +287,15 @@ def _managers(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
 def _deaths(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
     """Workers and hosts that were lost lately."""
     recent = [event for event in model.events if event.time > status.at - RECENT_SECONDS]
-    lost = Counter(e.subject for e in recent if e.kind == EventKind.AGENT and e.level >= logging.WARNING)
+    of_agents = [e for e in recent if e.kind == EventKind.AGENT and e.subject and e.level >= logging.WARNING]
+    lost = Counter(event.subject for event in of_agents)
     for host in sorted(lost):
         if host not in status.agent_hosts:
             yield Finding(Severity.ERROR, f"Host {host} is gone.", host, "host")
+    left = Counter({host: count for host, count in lost.items() if host in status.agent_hosts})
+    for host, count in left.most_common(NAMED):
+        text = f"{counted(count, 'agent')} of host {host} {'was' if count == 1 else 'were'} lost."
+        yield Finding(Severity.WARNING, text, host, "host")
     dead = Counter(event.subject for event in recent if event.kind == EventKind.WORKER)
     for host, count in dead.most_common(NAMED):
         yield Finding(Severity.WARNING, f"{counted(count, 'worker')} died on host {host}.", host, "host")
