@@ -134,8 +134,9 @@ class MapSubmission:
                 arities.add(len(row))
             call, needs = write(row, _NO_KEYWORDS, reserialized, carries)
             written.size += len(call)
-            short = type(call) is bytes and len(call) <= INLINE_LIMIT
-            written.calls.append(call if short else self._place(call, position))
+            if type(call) is not bytes or len(call) > INLINE_LIMIT:
+                call = self._place(call, position)
+            written.calls.append(call)
             if needs:
                 written.needs[position] = needs
             if changed():
