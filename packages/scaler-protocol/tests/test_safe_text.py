@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler_protocol.monitoring import MonitorStatus, TaskEvents
-from scaler_protocol.safe_text import escaped, escaped_lines, escaped_message
+from scaler_protocol.safe_text import escaped, escaped_lines, escaped_message, escaped_output
 
 HOSTILE = [
     ("line\n[ERROR]forged", r"line\n[ERROR]forged"),
@@ -37,6 +37,14 @@ def test_plain_text_stays_as_it_is() -> None:
 
 def test_lines_of_a_traceback_stay_lines() -> None:
     assert escaped_lines("Traceback:\n\tat\x1b\r\nend") == "Traceback:\n        at\\x1b\nend"
+
+
+@given(text=st.text())
+def test_a_piece_of_output_keeps_where_its_lines_end(text: str) -> None:
+    safe = escaped_output(text)
+    assert all(line.isprintable() for line in safe.replace("\r", "\n").split("\n"))
+    assert [sign for sign in safe if sign in "\r\n"] == [sign for sign in text if sign in "\r\n"]
+    assert list(escaped_message(TaskEvents(printed=(text,))).printed) == [safe]
 
 
 def test_every_text_of_a_monitor_message_is_made_safe() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler_protocol.tracebacks import headline, traceback_text
+from scaler_protocol.tracebacks import LONGEST, bounded, excerpt, headline, traceback_text
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=700), st.sampled_from([4, 5]))
@@ -75,6 +75,11 @@ def raised(statement: str) -> str:
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
         ("try:\n 1 / 0\nexcept Exception:\n raise KeyError('a\\nb')", "KeyError: 'a\\nb'"),
         ("try:\n 1 / 0\nexcept Exception as e:\n raise ValueError('a\\nb') from e", "ValueError: a"),
+        ("raise ValueError('a') from KeyError('never raised')", "ValueError: a"),
+        ("raise ValueError('a') from type('Remote', (Exception,), {})('\\n\"\"\"\\nTraceback …')", "ValueError: a"),
+        ("raise ValueError('\\n\\n  first\\nsecond')", "ValueError: first"),
+        ("raise ValueError('2 faults:\\n  price\\n  date')", "ValueError: 2 faults: price"),
+        ("raise ValueError('\\n')", "ValueError:"),
         ("raise ValueError('x\\nTraceback (most recent call last):\\nKeyError: inner')", "ValueError: x"),
     ],
 )
@@ -99,4 +104,27 @@ def test_the_headline_of_an_exception_with_notes_and_of_a_group() -> None:
 def test_the_headline_is_the_first_line_of_a_text_that_is_no_traceback() -> None:
     text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: no\n  more of it\n'
     assert headline(text) == "ValueError: no" and headline("") == ""
-    assert headline("it was killed; last words:\nFatal") == "it was killed; last words:"
+    assert headline("it was killed; last words:\nFatal: x\ny") == "it was killed; last words: Fatal: x"
+    assert headline("it was killed; last words:\n") == "it was killed; last words:"
+
+
+@pytest.mark.parametrize("frames", [0, 100, 3000, 20_000])
+@pytest.mark.parametrize("message", ["deep", "deep\n" * 20_000])
+def test_the_headline_of_a_long_traceback(frames: int, message: str) -> None:
+    frame = '  File "a.py", line 1, in f\n    f()\n'
+    text = f"Traceback (most recent call last):\n{frame * frames}RecursionError: {message}\n"
+    assert headline(text) == "RecursionError: deep"
+    later = (
+        f"{text}\nDuring handling of the above exception, another exception occurred:\n\n"
+        f"Traceback (most recent call last):\n{frame}ValueError: later\n"
+    )
+    assert headline(later) == "ValueError: later"
+    assert excerpt(text, 16_384).startswith(text[:10] if len(text) <= 16_384 else "RecursionError: deep\n")
+
+
+@pytest.mark.parametrize("sign", ["x", "é", "\U0001f642"])
+def test_a_bounded_text_is_found(sign: str) -> None:
+    text = bounded(f"ValueError: {sign * LONGEST}\nits end\n")
+    assert traceback_text(pickle.dumps((ValueError(sign * LONGEST), text), 5)) == text
+    assert text.startswith("ValueError: ") and text.endswith("its end\n")
+    assert bounded("short") == "short"

@@ -18,10 +18,22 @@ from tblib import pickling_support
 
 from scaler_client.futures.results import RemoteTracebackError, load_failure
 from scaler_client.payloads.exceptions import dump_exception
-from scaler_client.payloads.user_exceptions import Origin, add_note, attributes_of, formatted
+from scaler_client.payloads.user_exceptions import Origin, add_note, attributes_of, formatted, headline
 from scaler_protocol.messages import Status
 from scaler_protocol.tracebacks import traceback_text
 from support.odd_exceptions import ODD, fail_oddly
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("odd"), "ValueError: odd"),
+        (SystemExit(), "SystemExit"),
+        (KeyboardInterrupt(""), "KeyboardInterrupt"),
+    ],
+)
+def test_the_headline_of_an_exception_has_a_colon_before_a_message_only(error: BaseException, line: str) -> None:
+    assert headline(error) == line
 
 
 def deep(frames: int) -> None:

@@ -7,14 +7,17 @@ them: `\\x1b`, `\\u202e`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from scaler_protocol.monitoring import MonitorMessage
 
 M = TypeVar("M", bound=MonitorMessage)
-_LONG = frozenset({"texts", "failures", "events", "printed"})
-"""Columns with tracebacks and output, which have several lines."""
+_LONG = frozenset({"texts", "failures", "events"})
+"""Columns with tracebacks, which have several lines."""
+_OUTPUT = "printed"
+"""The column with pieces of output."""
 
 
 def escaped(text: str) -> str:
@@ -27,6 +30,12 @@ def escaped_lines(text: str, margin: str = "") -> str:
     return text if text.isprintable() else f"\n{margin}".join(map(escaped, text.expandtabs().splitlines()))
 
 
+def escaped_output(text: str) -> str:
+    """A piece of output with its line feeds and carriage returns: a line may go on in the next piece."""
+    lines = text.expandtabs().split("\n") if not text.isprintable() else [text]
+    return "\n".join("\r".join(map(escaped, line.split("\r"))) for line in lines)
+
+
 def escaped_message(message: M) -> M:
     """A monitor message with safe texts."""
     changed: dict[str, Any] = {}
@@ -36,8 +45,14 @@ def escaped_message(message: M) -> M:
             if not value.isprintable():
                 changed[field.name] = escaped(value)
         elif _is_text_column(value) and not all(map(str.isprintable, value)):
-            changed[field.name] = tuple(map(escaped_lines if field.name in _LONG else escaped, value))
+            changed[field.name] = tuple(map(_escape_of(field.name), value))
     return replace(message, **changed) if changed else message
+
+
+def _escape_of(column: str) -> Callable[[str], str]:
+    if column == _OUTPUT:
+        return escaped_output
+    return escaped_lines if column in _LONG else escaped
 
 
 def _is_text_column(value: Any) -> bool:

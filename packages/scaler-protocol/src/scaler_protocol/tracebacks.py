@@ -8,6 +8,7 @@ it is an object that has the text in its details.
 from __future__ import annotations
 
 import json
+import re
 from pickle import BINUNICODE, FRAME, MEMOIZE, SHORT_BINUNICODE, STOP, TUPLE2
 from typing import Final
 
@@ -19,8 +20,9 @@ LONGEST = 2**20
 _AFTER = STOP + TUPLE2 + MEMOIZE
 _HEADS = ("Traceback (most recent call last):", "  + Exception Group Traceback (most recent call last):")
 _IN_GROUP = "  | "
-_LOOKED_AT = 2**16
 _HEADLINE: Final = Text(1000)
+_TYPE = re.compile(r"(  \| )?[^\s:]+(: |:?$)")
+"""How the text of an exception begins that was never raised, and is the cause of one that was."""
 _CHAINED = ("another exception occurred:", "direct cause of the following exception:")
 
 
@@ -34,6 +36,12 @@ def traceback_text(payload: bytes) -> str:
         end -= len(frame)
     begin = _begin_of_long(payload, end) or _begin_of_short(payload, end)
     return payload[begin:end].decode("utf-8", "replace") if begin else ""
+
+
+def bounded(text: str) -> str:
+    """A traceback that `traceback_text` finds: of a longer one the begin and the end."""
+    half = LONGEST // 8  # a character has up to four bytes
+    return text if len(text) <= 2 * half else f"{text[:half]}\n[…]\n{text[-half:]}"
 
 
 def excerpt(text: str, most: int) -> str:
@@ -79,13 +87,19 @@ def _begin_of_short(payload: bytes, end: int) -> int:
 def headline(text: str) -> str:
     """One line: the type and the first line of the message if the text is a traceback, else its first line.
 
-    Of chained tracebacks it is the last one's. Only the first 64 KiB are looked at, in linear time.
+    A line that ends with a colon goes on with the next one. Of chained tracebacks it is the last one's. Only the first
+    MiB is looked at, in linear time.
     """
-    lines = text[:_LOOKED_AT].splitlines()
+    lines = text[:LONGEST].splitlines()
     begin = next((at for at, line in enumerate(lines) if line), len(lines))
-    if begin < len(lines) and lines[begin].startswith(_HEADS):
+    if begin < len(lines) and (lines[begin].startswith(_HEADS) or _TYPE.match(lines[begin])):
         for at in range(begin + 3, len(lines)):
             if lines[at].startswith(_HEADS) and lines[at - 2].endswith(_CHAINED):
                 begin = at
-        lines = [line.removeprefix(_IN_GROUP) for line in lines[begin + 1 :]]
-    return next((line for line in lines if line and not line[0].isspace()), "")
+        begin += lines[begin].startswith(_HEADS)
+    lines = [line.removeprefix(_IN_GROUP) for line in lines[begin:]]
+    first = next((at for at, line in enumerate(lines) if line and not line[0].isspace()), len(lines))
+    found = "".join(lines[first : first + 1])
+    if found.rstrip().endswith(":"):  # the message begins with an empty line, or says in the next one what it is about
+        return f"{found.rstrip()} {next(filter(None, map(str.strip, lines[first + 1 :])), '')}".rstrip()
+    return found

@@ -136,6 +136,16 @@ def test_what_a_task_has_printed_is_heard_once(publications: Publications) -> No
     assert printed(model, 5).endswith("three\n--- attempt 1\none\ntwo"), "another scheduler counts from 1"
 
 
+def test_what_a_task_has_printed_is_as_a_terminal_shows_it(publications: Publications) -> None:
+    pieces = ("step .", ".", ". done\n", "\r  0%", "\r 50%", "\r100%\n", "with Windows' line ends\r\n", "\n", "end\r")
+    message = TaskEvents(
+        printed_numbers=tuple(range(1, len(pieces) + 1)), printed_tasks=(5,) * len(pieces),
+        printed_attempts=(1,) * len(pieces), printed=pieces,
+    )  # fmt: skip
+    model = publications.model_of(publications.status(1), message)
+    assert printed(model, 5) == "step ... done\n100%\nwith Windows' line ends\n\nend"
+
+
 def test_what_tasks_have_printed_is_bounded(publications: Publications) -> None:
     model = publications.model_of(publications.status(1))
     for number in range(1, 5):

@@ -62,11 +62,12 @@ def note_item(error: BaseException, number: int, row: Sequence[object] | None) -
 
 
 def headline(error: BaseException) -> str:
-    """`Type: message`."""
+    """`Type: message`, or the type alone if the message is empty."""
     try:
-        return f"{type(error).__name__}: {error}"
+        message = str(error)
     except BaseException:
-        return type(error).__name__
+        message = ""
+    return ": ".join(filter(None, (type(error).__name__, message)))
 
 
 def formatted(error: BaseException) -> str:

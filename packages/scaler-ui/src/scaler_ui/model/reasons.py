@@ -53,15 +53,16 @@ def briefly(model: MonitorModel, row: int, reasons: WaitReasons) -> str:
 
 
 def printed(model: MonitorModel, task: int) -> str:
-    """What a task has printed, as far as it was kept; an empty text if nothing was."""
-    texts: list[str] = []
-    last = 1
+    """What a task has printed, as far as it was kept, as terminals show it; an empty text if nothing was."""
+    shown, last = "", 1
     for attempt, text in list(model.printed.get(task, ())):
         if attempt != last:
-            texts.append(f"--- attempt {attempt}")
+            end = "\n" if shown and not shown.endswith("\n") else ""
+            shown += f"{end}--- attempt {attempt}\n"
             last = attempt
-        texts.append(text)
-    return "\n".join(texts)
+        shown += text
+    # After a carriage return a line is written anew, as bars of progress are.
+    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in shown.removesuffix("\n").split("\n"))
 
 
 def is_known(model: MonitorModel, task: int) -> bool:

@@ -36,6 +36,7 @@ from scaler_protocol.errors import (
 from scaler_protocol.ids import function_fault
 from scaler_protocol.messages import Encoding, Status
 from scaler_protocol.serializer import checked_callable, checked_serialize
+from scaler_protocol.tracebacks import bounded
 from scaler_worker.ipc.frames import Definition
 from scaler_worker.worker import json_calls
 
@@ -323,6 +324,6 @@ def drop_frames_of(files: Container[str], error: BaseException) -> None:
 
 
 def _remote_traceback(error: Exception) -> str:
-    """Format an exception as Python prints it, after removing the worker's own frames."""
+    """Format an exception as Python prints it, after removing the worker's own frames; a long text is cut."""
     drop_frames_of(_OUR_FILES, error)
-    return formatted(error)
+    return bounded(formatted(error))
