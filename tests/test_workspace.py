@@ -47,6 +47,7 @@ SEVERAL = {
     "scaler-scheduler/tests/relay/test_dishonest_agents.py": "RelayCore: agents that say what is not so, drains",
     "scaler-scheduler/tests/relay/test_relay_any_message.py": "RelayCore: any message from any agent",
     "scaler-scheduler/tests/core/test_simulation.py": "SchedulerCore: a large simulated cluster",
+    "scaler-ui/tests/model/test_model_any_message.py": "MonitorModel: any message that the feed passes on",
 }
 """Test modules of no single source module, with what they test."""
 

@@ -68,6 +68,10 @@ PRIORITY: Final = Whole(-(2**31), 2**31 - 1)
 RETRIES: Final = Whole(0, 2**16 - 1)
 SECONDS: Final = Real(0.0, 1e9)
 """A timeout or an interval in seconds; 1e9 is about 31 years."""
+MOMENT: Final = Real(-1e9, 1e11)
+"""A time in seconds since 1970, of the years 1938 to 5138: calendars of all languages have it."""
+COUNT: Final = Whole(0, 2**40)
+"""Of tasks that a scheduler knows now; sums of such numbers have at most 64 bits."""
 CAPABILITY_NAME: Final = Text(256, least=1, without="=,")
 """Monitors and command lines write capabilities as `gpu=1,linux`."""
 CAPABILITY_VALUE: Final = Whole(-1, 2**63 - 1)
@@ -114,6 +118,8 @@ _FUNCTION_NAMES: Final = Column(NAME, FUNCTIONS)
 _NAMES: Final = Column(NAME, ENTRIES)
 _STATUSES: Final = Column(Whole(0, 4), ENTRIES)
 _STATES: Final = Column(Whole(0, 5), ENTRIES)
+_MOMENTS: Final = Column(MOMENT, ENTRIES)
+_COUNTS: Final = Column(COUNT, ENTRIES)
 _RESULT_SIZES: Final = Column(Whole(0, 4), ENTRIES)
 _GROUPS: Final = Column(Anything(), FUNCTIONS, each_fits=True)
 _SIZES: Final = Column(SIZE, ENTRIES)
@@ -276,12 +282,22 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
     "FetchReplica": {"object": ID, "size": SIZE},
     "DropReplicas": {"objects": Column(ID, MESSAGE_IDS), "sizes": _SIZES},
     "MonitorStatus": {
+        **dict.fromkeys(("waiting", "held", "assigned"), COUNT),
+        **dict.fromkeys(("client_tasks", "agent_assigned", "waiting_tasks"), _COUNTS),
+        **dict.fromkeys(("graph_nodes", "graph_succeeded", "graph_failed", "graph_cancelled"), _COUNTS),
+        **dict.fromkeys(("graph_assigned", "graph_running"), _COUNTS),
+        **dict.fromkeys(("graph_start_times", "graph_end_times"), _MOMENTS),
+        "at": MOMENT,
         "address": NAME,
         "client_names": _NAMES,
         "client_hosts": _NAMES,
         "agent_names": _NAMES,
         "agent_hosts": _NAMES,
+        "agent_workers": Column(WORKERS, ENTRIES),
+        "agent_queue_sizes": Column(QUEUE_SIZE, ENTRIES),
         "agent_capabilities": Column(_FIGURES, ENTRIES),
+        "worker_cpus": Column(CORES, ENTRIES),
+        "worker_seconds": Column(SECONDS, ENTRIES),
         "worker_names": Column(WORKER_NAME, ENTRIES),
         "worker_states": _STATES,
         "function_names": _NAMES,
@@ -300,6 +316,8 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "waiting_shortages": Column(_FIGURES, ENTRIES),
     },
     "TaskEvents": {
+        "since": MOMENT,
+        "text_times": _MOMENTS,
         "group_functions": _NAMES,
         "group_clients": _NAMES,
         "group_capabilities": Column(_FIGURES, ENTRIES),
@@ -308,6 +326,9 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "text_subjects": _NAMES,
     },
     "MonitorHistory": {
+        **dict.fromkeys(("failure_times", "event_times", "figure_times"), _MOMENTS),
+        **dict.fromkeys(("figure_waiting", "figure_assigned", "figure_running"), _COUNTS),
+        "run_counts": Column(Whole(1, 2**64 - 1), ENTRIES),
         "failure_functions": _NAMES,
         "failure_clients": _NAMES,
         "failure_agent_names": _NAMES,

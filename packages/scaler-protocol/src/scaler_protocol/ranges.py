@@ -69,18 +69,18 @@ class Whole(Limit):
 
 @dataclass(frozen=True, slots=True)
 class Real(Limit):
-    """A finite number: neither NaN nor infinite."""
+    """A number whose square is finite, too; neither NaN nor infinite."""
 
-    least: float = -math.inf
-    most: float = math.inf
+    least: float = -1e30
+    most: float = 1e30
 
     @property
     def span(self) -> str:
-        return "finite" if self.most == math.inf else f"{self.least:g} to {self.most:,.0f}"
+        return f"{self.least:g} to {self.most:g}" if self.most >= 1e15 else f"{self.least:g} to {self.most:,.0f}"
 
     @property
     def text(self) -> str:
-        return "a finite number" if self.most == math.inf else f"a number from {self.span}"
+        return f"a number from {self.span}"
 
     def fault(self, value: Any) -> str:
         real = isinstance(value, numbers.Real)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Protocol
 
 from scaler_io.links.streams import HEADER
 from scaler_protocol.byte_planes import from_planes, record_count
+from scaler_protocol.capabilities import parse_capabilities
 from scaler_protocol.codec import decode
-from scaler_protocol.errors import MalformedMessageError
+from scaler_protocol.errors import CapabilityError, MalformedMessageError
+from scaler_protocol.limits import MOMENT
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import (
     PACKED_BATCH,
+    PACKED_ID,
     MonitorMessage,
     MonitorStatus,
     TaskEvents,
@@ -19,6 +22,8 @@ from scaler_protocol.monitoring import (
     completed,
 )
 from scaler_protocol.safe_text import escaped_message
+
+_IDS: Final = 2**64
 
 
 class Subscription(Protocol):
@@ -88,17 +93,35 @@ class Feed:
 
 
 def _is_sound(message: MonitorMessage) -> bool:
-    """Whether the columns of a TaskEvents agree, which the codec does not check."""
+    """Whether what the codec does not check is right: capabilities, and that columns of a TaskEvents agree."""
+    if isinstance(message, MonitorStatus):
+        written = *message.agent_capabilities, *message.offer_capabilities, *message.waiting_capabilities
+        return _are_capabilities(written)
     if not isinstance(message, TaskEvents):
         return True
-    found = PACKED_BATCH.iter_unpack(from_planes(message.batches, PACKED_BATCH.size))
-    batches = [(step, size) for step, _, size, _ in found]
-    ended = sum(size for step, size in batches if step == TaskStep.ENDED)
+    found = list(PACKED_BATCH.iter_unpack(from_planes(message.batches, PACKED_BATCH.size)))
+    assigned = [size for step, _, size, _ in found if step == TaskStep.ASSIGNED]
+    ended = sum(size for step, _, size, _ in found if step == TaskStep.ENDED)
     return (
-        record_count(message.tasks) == sum(size for _, size in batches)
-        and record_count(message.runs) == sum(step == TaskStep.ASSIGNED for step, _ in batches)
+        _are_capabilities(message.group_capabilities)
+        and record_count(message.tasks) == sum(size for _, _, size, _ in found)
+        and record_count(message.runs) == len(assigned)
+        and all(first + size <= _IDS for size, (first,) in zip(assigned, _runs(message), strict=True))
         and record_count(message.statuses) == record_count(message.profiles) == ended
         and record_count(message.edges) == sum(message.edge_counts)
         and max(from_planes(message.statuses, 1), default=0) <= Status.LOST
-        and all(step <= TaskStep.NESTED for step, _ in batches)
+        and all(step <= TaskStep.NESTED and MOMENT.fits(message.since + after / 1e6) for step, _, _, after in found)
     )
+
+
+def _runs(events: TaskEvents) -> Iterator[tuple[int]]:
+    return PACKED_ID.iter_unpack(from_planes(events.runs, PACKED_ID.size))
+
+
+def _are_capabilities(written: Iterable[str]) -> bool:
+    try:
+        for text in set(written):
+            parse_capabilities(text)
+    except CapabilityError:
+        return False
+    return True

@@ -195,7 +195,8 @@ def path_rows(looks: GraphLooks, number: int, request: PageRequest) -> TablePage
         return TablePage([], 0)
     places = {place: at for at, place in enumerate(look.span.places)}
     rows: list[Row] = []
-    for step, place in enumerate(look.path, 1):
+    known = [place for place in look.path if place in places]  # others ended before this monitor listened
+    for step, place in enumerate(known, 1):
         at = places[place]
         rows.append(
             {
