@@ -264,6 +264,31 @@ def test_progress_names_the_longest_run_where_nothing_was_measured(
     assert found.parts[1] == "b" and found.place == "task"
 
 
+def test_time_that_nobody_can_tell_is_not_told(publications: Publications, healthy: MonitorModel) -> None:
+    """Some functions have not been measured; then all that is left hangs."""
+    for message in (
+        publications.groups((9, "f", 7, 0, "", ""), (10, "g", 7, 0, "", ""), (11, "h", 7, 0, "tpu", "")),
+        publications.batch(TaskStep.WAITING, 9, *range(1, 25), time=AT - 50),
+        publications.batch(TaskStep.WAITING, 10, 31, 32),
+        publications.batch(TaskStep.WAITING, 11, 41),
+        run(publications, 1, range(1, 5), 1.2),
+    ):
+        healthy.take(message, NOW)
+    assert findings(healthy, NOW)[0].text.endswith("about 4 s left, unknown for 2 other tasks.")
+    for message in (
+        run(publications, 1, range(6, 25), 1.2),
+        run(publications, 1, range(31, 33), 1.2),
+        publications.batch(TaskStep.ASSIGNED, 1, 5, first_run=501, time=AT - 40),
+    ):
+        healthy.take(message, NOW)
+    healthy.take(publications.status(at=AT, waiting=1, worker_runs=(501, *[0] * 5), worker_seconds=[40.0] * 6), NOW)
+    first, *others = findings(healthy, NOW)
+    assert first.text.endswith("1 waiting.") and first.place == ""
+    assert any("far longer than its function usually does" in each.text for each in others)
+    rows = overview.progress(healthy, PageRequest(order="seconds", descending=True)).rows
+    assert [(row["function"], row["left"]) for row in rows] == [("f", "unknown"), ("h", "unknown")]
+
+
 def test_functions_with_few_tasks_run_beside_each_other(publications: Publications, healthy: MonitorModel) -> None:
     """A task of each of six functions waits for six workers."""
     names = "abcdef"

@@ -131,6 +131,10 @@ def test_what_a_task_has_printed_is_heard_once(publications: Publications) -> No
     model.take(TaskEvents(**columns), 0.0)
     assert printed(model, 5) == "one\ntwo\n--- attempt 2\nthree" and printed(model, 6) == "other"
     assert printed(model, 7) == ""
+    [known], [unknown] = why(model, 5), why(model, 7)
+    assert known == "task 5 ended before this monitor connected, and is not among the last failures"
+    assert unknown.startswith("task 7 is not known: it ended before this monitor connected")
+    assert unknown.endswith("or was never submitted")
     model.take(replace(publications.status(1), incarnation=99), 1.0)
     model.take(TaskEvents(**{name: column[:1] for name, column in columns.items()}), 1.0)
     assert printed(model, 5).endswith("three\n--- attempt 1\none\ntwo"), "another scheduler counts from 1"

@@ -34,6 +34,20 @@ def test_tasks_in_pages(model: MonitorModel) -> None:
     assert views.tasks(model, PageRequest(text="1f")).rows[0]["id"] == "1f"
 
 
+def test_tasks_say_what_is_known_of_them(publications: Publications) -> None:
+    """CPU time comes with the end of a run; a task that needs one that raised has no error of its own."""
+    model = publications.model_of(
+        publications.groups((9, "f", 7, 0, "", "")),
+        publications.batch(TaskStep.WAITING, 9, 1, 2),
+        publications.batch(TaskStep.ASSIGNED, 1, 1, first_run=501),
+        publications.batch(TaskStep.ENDED, 0, 2, statuses=bytes([Status.RAISED]), profiles=NO_PROFILE),
+        publications.status(at=1000.0, worker_runs=(501, *[0] * 5)),
+    )
+    running, raised = views.tasks(model, PageRequest(order="id", descending=False)).rows
+    assert (running["state"], running["pid"] != "", running["cpu"]) == ("running", True, "")
+    assert (raised["state"], raised["error"]) == ("raised", "a task that it needs raised")
+
+
 def test_workers_in_pages(model: MonitorModel, publications: Publications) -> None:
     model.take(publications.batch(TaskStep.ASSIGNED, 1, 40, first_run=501), 50.0)
     page = views.workers(model, PageRequest(first=50, order="rss", descending=False), 50.0)

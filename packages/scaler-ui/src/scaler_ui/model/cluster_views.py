@@ -44,14 +44,14 @@ def graphs(model: MonitorModel, request: PageRequest) -> TablePage:
     ]  # fmt: skip
     page = page_of(rows, request, ("graph", "client", "state"))
     for row in page.rows:
-        row.update(took=duration(max(0.0, row["took"])), progress=f"{row['progress']:.0%}")
+        row.update(took=duration(max(0.0, row["took"])), progress=f"{100 * row['progress']:.0f} %")
     return page
 
 
 OBJECT_FIGURES = (
     "objects", "in memory", "memory limit", "being written", "mapped", "on disk", "spilled", "loaded back",
-    "hit rate", "reads from memory", "reads from disk", "unknown reads", "waiting for room", "refused", "recyclable",
-    "replicas on other hosts", "copies of them", "other hosts", "fetched from there",
+    "hit rate", "reads from memory", "reads from disk", "reads of unknown", "waiting for room", "refused", "recyclable",
+    "on other hosts only", "copies on hosts", "hosts with objects", "fetched from hosts",
     "sessions", "connections",
 )  # fmt: skip
 """Names of the numbers on the page of objects."""
@@ -72,17 +72,17 @@ def object_figures(model: MonitorModel) -> dict[str, str]:
         "on disk": f"{storage.spilled:,} ({size(storage.spilled_bytes)})",
         "spilled": size(storage.spilled_bytes_total),
         "loaded back": size(storage.loaded_bytes_total),
-        "hit rate": f"{storage.hits / reads:.1%}" if reads else "no reads",
+        "hit rate": f"{100 * storage.hits / reads:.1f} %" if reads else "no reads",
         "reads from memory": f"{storage.hits:,}",
         "reads from disk": f"{storage.misses:,}",
-        "unknown reads": f"{storage.unknown:,}",
+        "reads of unknown": f"{storage.unknown:,}",
         "waiting for room": f"{storage.waiting:,}",
         "refused": f"{storage.refused:,}",
         "recyclable": size(storage.recyclable_bytes),
-        "replicas on other hosts": f"{storage.replicas:,} ({size(storage.replica_bytes)})",
-        "copies of them": f"{storage.copies:,} ({size(storage.copy_bytes)})",
-        "other hosts": f"{storage.hosts:,}",
-        "fetched from there": size(storage.fetched_bytes_total),
+        "on other hosts only": f"{storage.replicas:,} ({size(storage.replica_bytes)})",
+        "copies on hosts": f"{storage.copies:,} ({size(storage.copy_bytes)})",
+        "hosts with objects": f"{storage.hosts:,}",
+        "fetched from hosts": size(storage.fetched_bytes_total),
         "sessions": f"{storage.sessions:,}",
         "connections": f"{storage.peers:,}",
     }

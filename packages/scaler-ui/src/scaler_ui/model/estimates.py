@@ -7,12 +7,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import cache
 from statistics import median_low
+from typing import Final
 
 from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.plurals import counted
 from scaler_protocol.run_figures import RECENT_RUNS, RecentRuns
 from scaler_protocol.units import duration
 from scaler_protocol.waiting import lacks
 from scaler_ui.model.model import GroupInfo, MonitorModel
+
+HUNG: Final = 20.0
+"""A task hangs if it takes so many times longer than its function usually does, and HUNG_SECONDS."""
+HUNG_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,8 @@ class Estimate:
     """The standard deviation of `seconds`."""
     share: float
     """How many of the seconds it takes all these workers."""
+    unpredictable: bool
+    """Workers can run them, but until when is unknown: no run has been measured, or all that are left hang."""
 
 
 def estimates(model: MonitorModel) -> list[Estimate]:
@@ -54,19 +62,28 @@ def estimates(model: MonitorModel) -> list[Estimate]:
         key = group.session, group.function
         counts[key] = counts[key][0] + count, counts[key][1] + waiting
         able[key] = max(workers_for(group.needs, group.runtime), able.get(key, 0))
-    means = _measured(model)
+    means, so_far = _measured(model), _running(model)
+    hung = {name for name, seconds in so_far.items() if is_hung(model, name, means.get(name, (0.0, 0.0))[0], seconds)}
+    # Where most runs that go on have already taken longer than the mean, what they have taken is the mean.
+    for name, seconds in so_far.items():
+        if name in means and seconds > means[name][0]:
+            means[name] = seconds, means[name][1]
     found = [
-        _estimate(model, session, function, *count, able[session, function], means)
+        _estimate(model, session, function, *count, able[session, function], means.get(function), function in hung)
         for (session, function), count in counts.items()
     ]
     return sorted(found, key=lambda each: -(each.seconds or 0.0))
 
 
-def _measured(model: MonitorModel) -> dict[str, tuple[float, float]]:
-    """Mean and standard deviation of the seconds of each function: as heard, or else as the scheduler says.
+def is_hung(model: MonitorModel, function: str, mean: float, seconds: float) -> bool:
+    """Whether a run that has taken so many seconds takes far longer than those of its function that have ended."""
+    seen = model.functions.get(function)
+    expected = max(mean, seen.longest if seen else 0.0)
+    return expected > 0 and seconds > max(HUNG * expected, HUNG_SECONDS)
 
-    Where most runs that go on have already taken longer than that, what they have taken is the mean.
-    """
+
+def _measured(model: MonitorModel) -> dict[str, tuple[float, float]]:
+    """Mean and standard deviation of the seconds of each function: as heard, or else as the scheduler says."""
     assert model.status is not None
     found: dict[str, tuple[float, float]] = {}
     for name, seconds in zip(model.status.function_names, model.status.function_seconds, strict=True):
@@ -80,9 +97,6 @@ def _measured(model: MonitorModel) -> dict[str, tuple[float, float]]:
         mean = sum(weight * runs.seconds for weight, runs in zip(weights, hosts, strict=True)) / sum(weights)
         square = sum(weight * runs.squares for weight, runs in zip(weights, hosts, strict=True)) / sum(weights)
         found[name] = mean, math.sqrt(max(0.0, square - mean**2))
-    for name, seconds in _running(model).items():
-        if name in found and seconds > found[name][0]:
-            found[name] = seconds, found[name][1]
     return found
 
 
@@ -103,16 +117,18 @@ def _estimate(
     count: int,
     waiting: int,
     workers: int,
-    means: dict[str, tuple[float, float]],
+    measured: tuple[float, float] | None,
+    hung: bool,
 ) -> Estimate:
     client = model.client_name(session)
     ended = model.ended.get((session, function), 0)
-    if function not in means or not workers:
-        return Estimate(session, client, function, ended, count, None, 0.0, 0.0)
-    mean, deviation = means[function]
+    if measured is None or not workers:
+        return Estimate(session, client, function, ended, count, None, 0.0, 0.0, unpredictable=workers > 0)
+    mean, deviation = measured
     rounds = waiting / workers
     spread = deviation * math.sqrt(waiting or count) / workers
-    return Estimate(session, client, function, ended, count, mean * max(rounds, 1.0), spread, mean * rounds)
+    seconds, unpredictable = mean * max(rounds, 1.0), hung and not waiting
+    return Estimate(session, client, function, ended, count, seconds, spread, mean * rounds, unpredictable)
 
 
 def time_left(model: MonitorModel) -> str:
@@ -121,16 +137,19 @@ def time_left(model: MonitorModel) -> str:
 
 
 def in_words(found: Iterable[Estimate]) -> str:
-    """About how long this work takes: as long as the longest, or together all workers; empty if none is measured."""
-    known = [each for each in found if each.seconds is not None]
+    """About how long this work takes: as long as the longest, or together all workers; empty if nobody can say."""
+    found = list(found)
+    known = [each for each in found if each.seconds is not None and not each.unpredictable]
     if not known:
         return ""
+    others = sum(each.open for each in found if each.unpredictable)
+    rest = f", unknown for {counted(others, 'other task')}" if others else ""
     seconds = max(sum(each.share for each in known), *(each.seconds or 0.0 for each in known))
     spread = math.sqrt(sum(each.spread**2 for each in known))
     shortest, longest = _rounded(max(0.0, seconds - spread)), _rounded(seconds + spread)
     if spread > seconds / 4 and shortest != longest:
-        return f"about {shortest} to {longest} left"
-    return f"about {_rounded(seconds)} left"
+        return f"about {shortest} to {longest} left{rest}"
+    return f"about {_rounded(seconds)} left{rest}"
 
 
 def _rounded(seconds: float) -> str:

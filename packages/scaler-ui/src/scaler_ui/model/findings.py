@@ -20,7 +20,7 @@ from scaler_protocol.run_figures import Growth, RecentRuns
 from scaler_protocol.status_counts import blocked, busy_workers, queued, running, waiting, workers
 from scaler_protocol.units import duration, size
 from scaler_protocol.waiting import WaitReasons
-from scaler_ui.model.estimates import time_left
+from scaler_ui.model.estimates import HUNG_SECONDS, is_hung, time_left
 from scaler_ui.model.model import (
     STALE_SECONDS,
     GroupInfo,
@@ -34,9 +34,6 @@ LEAST_RUNS: Final = 5
 """Runs of a function on a host before it is compared with others."""
 SLOW: Final = 2.0
 """A host is slow if a function takes so many times longer there than elsewhere."""
-HUNG: Final = 20.0
-"""A task hangs if it takes so many times longer than its function usually does, and HUNG_SECONDS."""
-HUNG_SECONDS: Final = 30.0
 LAG_SECONDS: Final = 0.5
 STORAGE_SECONDS: Final = 1.0
 """Object storage is slow if it takes longer to say how it is; the scheduler looks for its answer every 0.1 s or so."""
@@ -113,7 +110,8 @@ def _progress(model: MonitorModel, status: MonitorStatus) -> Finding:
     parts.append(f"{count:,} waiting" if (count := waiting(status)) else "nothing waits")
     left = time_left(model)
     said = ", ".join([*parts, left] if left else parts)
-    if not left and (longest := _longest_run(model, status)):
+    is_hung_below = not left and any(True for _ in _hung_tasks(model, status))
+    if not left and not is_hung_below and (longest := _longest_run(model, status)):
         seconds, task, name = longest
         called = f"task {task} ({shortened(name, NAME)})"
         return Finding(Severity.NOTE, f"{said}; {called} has run for {duration(seconds)}.", task, "task")
@@ -189,9 +187,7 @@ def _hung_tasks(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]
         if (seconds := micros / 1e6) <= HUNG_SECONDS:
             continue
         name = model.tasks.function_name(row)
-        seen = model.functions.get(name)
-        expected = max(usual.get(name, 0.0), seen.longest if seen else 0.0)
-        if expected and seconds > HUNG * expected:
+        if is_hung(model, name, usual.get(name, 0.0), seconds):
             hung.append((seconds, model.tasks.value("id", row), name, agent))
     if hung:
         seconds, task, name, agent = max(hung)

@@ -210,7 +210,7 @@ def path_rows(looks: GraphLooks, number: int, request: PageRequest) -> TablePage
         )
     page = page_of(rows, request, ())
     for row in page.rows:
-        row.update(duration=duration(row["duration"]), share=f"{row['share']:.1%}")
+        row.update(duration=duration(row["duration"]), share=f"{100 * row['share']:.1f} %")
     return page
 
 

@@ -21,8 +21,7 @@ def why(model: MonitorModel, task: int, asked: Sequence[str] = ()) -> list[str]:
     status, row = model.status, model.tasks.find(task)
     said = [event.text for event in model.events if event.task == task]
     if row is None or status is None:
-        unknown = "it ended before this monitor connected, and is not among the last failures, or was never submitted"
-        return [*(asked or [f"task {task:x} is not known: {unknown}"]), *said]
+        return [*(asked or [_unknown(model, task)]), *said]
     step = model.tasks.value("step", row)
     if step == TaskStep.WAITING:
         group = model.group_of(row)
@@ -74,6 +73,13 @@ def is_to_ask(model: MonitorModel, task: int) -> bool:
     """Whether the scheduler knows better than this monitor why the task has not begun, or where it is."""
     row = model.tasks.find(task)
     return row is None or model.tasks.value("step", row) in (TaskStep.WAITING, TaskStep.HELD)
+
+
+def _unknown(model: MonitorModel, task: int) -> str:
+    if task in model.printed:
+        return f"task {task:x} ended before this monitor connected, and is not among the last failures"
+    ended = "it ended before this monitor connected, and is not among the last failures, or was never submitted"
+    return f"task {task:x} is not known: {ended}"
 
 
 def _estimated(sentence: str) -> str:

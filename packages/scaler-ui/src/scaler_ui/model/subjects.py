@@ -58,7 +58,7 @@ def task_facts(model: MonitorModel, task: int) -> Facts | None:
         Fact("duration", duration(row.duration) if row.pid else ""),
         Fact("fetching objects", duration(row.fetch) if row.fetch else ""),
         Fact("storing the result", duration(row.store) if row.store else ""),
-        Fact("cpu", duration(row.cpu) if row.pid else ""),
+        Fact("cpu", duration(row.cpu) if row.pid and row.ended else ""),
         Fact("memory", size(row.memory) if row.memory else ""),
     ]
 
@@ -254,7 +254,7 @@ def graph_facts(model: MonitorModel, looks: GraphLooks, graph: int) -> Facts | N
         *(Fact(name, f"{row[name]:,}") for name in ("running", "queued", "waiting")),
         Fact("progress", row["progress"]),
         Fact("begun", at=row["begun"]),
-        Fact("time", row["took"]),
+        Fact("took", row["took"]),
         *_path_facts(looks.look(graph)),
     ]
 
@@ -265,7 +265,7 @@ def _path_facts(look: GraphLook | None) -> Facts:
         return []
     at_once = look.seconds / look.took if look.took else 0.0
     return [
-        Fact("critical path", f"{duration(look.path_seconds)}, {look.share:.0%} of the time"),
+        Fact("critical path", f"{duration(look.path_seconds)}, {100 * look.share:.0f} % of the time"),
         Fact("runs, in all", f"{duration(look.seconds)}, {at_once:.1f} at once"),
     ]
 

@@ -24,8 +24,8 @@ from scaler_ui.model.tables import current_tasks, function_of, worker_rows
 from scaler_ui.model.task_table import ENDINGS, STATES, TaskRow, TaskSubset
 
 Row = dict[str, Any]
-ERROR = Text(120)
-"""The limit of an error in a table."""
+ERROR = Text(160)
+"""The limit of an error in a table: how a worker died has room, with the number of lost runs."""
 EVENT = Text(300)
 POINTS = 120
 """The maximum of points in a line."""
@@ -80,6 +80,8 @@ def _reason(model: MonitorModel, task: TaskRow, reasons: WaitReasons | None) -> 
     """The error of a task, or why it waits."""
     if text := model.faults.get(task.id):
         return shortened(headline(text), ERROR)
+    if task.state == "raised" and not task.pid:
+        return "a task that it needs raised"
     place = model.tasks.find(task.id) if task.state in ("waiting", "held") else None
     return briefly(model, place, reasons) if place is not None and reasons is not None else ""
 
@@ -121,7 +123,7 @@ def _task(model: MonitorModel, row: TaskRow) -> Row:
         "since": row.since,
         "ended": row.ended,
         "duration": duration(row.duration) if row.pid else "",
-        "cpu": duration(row.cpu) if row.pid else "",
+        "cpu": duration(row.cpu) if row.pid and row.ended else "",
         "memory": size(row.memory) if row.memory else "",
     }
 
@@ -247,8 +249,8 @@ def _task_in(text: str) -> str:
 LARGE_FIGURES = ("running", "waiting", "tasks/s", "failed")
 """Names of the numbers on the overview that say most."""
 SMALL_FIGURES = (
-    "latency", "queued", "success", "cancelled", "lost runs", "workers", "agents", "clients", "cluster cpu",
-    "cluster memory", "lag", "scheduler cpu", "scheduler memory",
+    "latency", "queued", "success", "cancelled", "lost runs", "workers", "agents", "clients", "workers' cpu",
+    "workers' memory", "lag", "scheduler cpu", "scheduler memory",
 )  # fmt: skip
 
 
@@ -270,8 +272,8 @@ def figures(model: MonitorModel) -> dict[str, str]:
         "workers": f"{status_counts.workers(status):,}",
         "agents": f"{len(status.agents):,}",
         "clients": f"{status_counts.clients(status):,}",
-        "cluster cpu": f"{100 * sum(status.worker_cpus):,.0f} %",
-        "cluster memory": size(sum(status.worker_rsses)),
+        "workers' cpu": f"{100 * sum(status.worker_cpus):,.0f} %",
+        "workers' memory": size(sum(status.worker_rsses)),
         "lag": duration(max(status.agent_round_trips, default=0.0)),
         "scheduler cpu": f"{100 * status.cpu:.1f} %",
         "scheduler memory": size(status.rss),

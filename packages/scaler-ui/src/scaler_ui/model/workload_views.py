@@ -159,7 +159,7 @@ def _of_durations(what: str, of: Callable[[Workload], DurationCounts]) -> tuple[
 
 _TASKS = Measure("tasks", lambda workload: workload.tasks)
 _COSTS = (
-    Measure("from begin to end", lambda workload: workload.ended - workload.began, duration),
+    Measure("from begun to last end", lambda workload: workload.ended - workload.began, duration),
     *_of_durations("run", lambda workload: workload.runs),
     *_of_durations("wait", lambda workload: workload.waits),
     Measure("cpu, mean", _mean_cpu, duration),

@@ -9,7 +9,7 @@ TASKS = TableKind(
     "tasks",
     {
         "id": "task", "function": "function", "state": "state", "client": "client", "agent": "agent", "pid": "process",
-        "attempt": "attempt", "since": "since", "ended": "ended", "duration": "duration", "cpu": "cpu",
+        "attempt": "attempt", "since": "submitted", "ended": "ended", "duration": "duration", "cpu": "cpu",
         "memory": "memory", "error": "error or reason",
     },
     key="id", order="since", choices={"state": views.TASK_STATES}, filters=("state", "function", "client", "host"),
@@ -101,7 +101,7 @@ GRAPHS = TableKind(
     {
         "graph": "graph", "client": "client", "state": "state", "nodes": "nodes", "done": "done", "failed": "failed",
         "cancelled": "cancelled", "running": "running", "queued": "queued", "waiting": "waiting",
-        "progress": "progress", "begun": "begun", "took": "time",
+        "progress": "progress", "begun": "begun", "took": "took",
     },
     key="graph", order="graph", links={"graph": ("graph", "graph"), "client": ("client", "client")},
 )  # fmt: skip
@@ -117,7 +117,7 @@ CRITICAL_PATH = TableKind(
 GRAPH_FUNCTIONS = TableKind(
     "graph-functions",
     {
-        "function": "function", "nodes": "nodes", "over": "over", "running": "running", "failed": "failed",
+        "function": "function", "nodes": "nodes", "over": "ended", "running": "running", "failed": "failed",
         "seconds": "runs, in all", "longest": "longest run",
     },
     key="function", order="seconds", filtered=False, links={"function": ("function", "function")},
@@ -153,7 +153,7 @@ DEMAND = TableKind(
     key="demand", order="waiting", filtered=False,
 )  # fmt: skip
 HOTTEST = TableKind(
-    "hottest", {"self": "in itself", "total": "in all", "where": "function"},
+    "hottest", {"self": "in itself", "total": "with what it calls", "where": "function"},
     key="where", order="", filtered=False, unsorted=("self", "total", "where"),
 )  # fmt: skip
 WORKLOADS = TableKind(

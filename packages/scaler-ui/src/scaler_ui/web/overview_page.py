@@ -25,7 +25,7 @@ LINES = (
     Line("Tasks that ended per second", ("tasks/s",), _COUNT),
     Line("Latency: mean from submission to end", ("latency",), _MILLISECONDS),
     Line("Tasks now", ("waiting", "queued", "running"), _COUNT),
-    Line("CPU of all workers, of one core", ("cpu",), _PERCENT),
+    Line("CPU of all workers, in percent of one core", ("cpu",), _PERCENT),
     Line("Memory of all workers", ("memory",), _MEBIBYTES),
 )
 

@@ -235,7 +235,7 @@ class Pages:
         heading(
             "Hosts",
             "Hosts, and those that were lost lately. Deaths of workers and failures of tasks are those of the last ten "
-            "minutes; hosts that are worse than the others are named on the overview.",
+            "minutes. The overview names hosts that are worse than the others. Lag is the round trip to an agent.",
         )
         ServerTable(HOSTS, partial(hosts, self._model))
 
@@ -251,7 +251,10 @@ class Pages:
         ServerTable(FUNCTIONS, partial(views.functions, self._model))
 
     def _graphs(self) -> None:
-        heading("Graphs", "Graphs that are under way, and the last hundred that are over.")
+        heading(
+            "Graphs",
+            "Graphs that are under way, and the last hundred that have ended. A graph begins when it is submitted..",
+        )
         ServerTable(GRAPHS, partial(cluster_views.graphs, self._model))
 
     def _capacity(self) -> None:
@@ -268,7 +271,11 @@ class Pages:
         ServerTable(DEMAND, partial(cluster_views.demand, self._model), "needs.")
 
     def _objects(self) -> None:
-        heading("Objects", "What the object storage server has, and how it is used.")
+        heading(
+            "Objects",
+            "What the object storage server has in memory and on disk, and what only the hosts have that made it. "
+            "Mapped bytes are in use by processes; recyclable ones are freed, and kept for the next object.",
+        )
         figures = Figures(cluster_views.OBJECT_FIGURES, cluster_views.object_figures(self._model))
         ui.timer(REFRESH_SECONDS, lambda: figures.show(cluster_views.object_figures(self._model)), immediate=False)
         subheading("The biggest of the newest 20,000 objects")

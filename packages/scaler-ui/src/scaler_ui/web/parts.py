@@ -17,7 +17,7 @@ from scaler_ui.model.views import TablePage
 from scaler_ui.web.access import READER
 
 ROWS = 50
-READ_ONLY = "To act, start scaler_ui with a login: --token, SCALER_UI_TOKEN or --user-header."
+READ_ONLY = "To take a profile here, start scaler_ui with a login: --token, SCALER_UI_TOKEN or --user-header."
 TABLE_SECONDS = 2.0
 Fetch = Callable[[PageRequest], TablePage]
 

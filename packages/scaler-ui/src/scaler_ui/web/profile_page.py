@@ -61,7 +61,7 @@ class ProfilePage:
         told = ui.label().classes("told").props('data-testid="profile-state" role="status"')
         problems = ui.label().classes("told is-warning").props('data-testid="profile-problems"')
         picture = ui.html("", sanitize=False).classes("flame-graph").props('data-testid="flames"')  # escaped by us
-        subheading("The hottest functions")
+        subheading("Functions that take most time")
         ServerTable(HOTTEST, lambda request: _hottest(actions.profile(reader), request))
         drawn: StackProfile | None = None
 

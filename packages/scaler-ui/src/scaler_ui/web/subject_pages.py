@@ -23,7 +23,7 @@ from scaler_ui.web.operator_actions import OperatorActions
 from scaler_ui.web.parts import READ_ONLY, FactList, ServerTable, heading, reader_of_page, subheading
 
 RUN_AGAIN = "To run such a task again: future.retry() in the program that submitted it."
-NOT_KEPT = "Nothing that was kept: scaler_cluster --output-limit-per-task says how much is."
+NOT_KEPT = "Nothing, or it was not kept: scaler_cluster --output-limit-per-task says how much is."
 REFRESH_SECONDS = 1.0
 
 
