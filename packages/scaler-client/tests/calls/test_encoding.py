@@ -317,6 +317,8 @@ def test_what_can_not_be_called() -> None:
         (math.sqrt, "math:sqrt"),
         (partial(math.sqrt, 1), "math:sqrt"),
         (pickle.Pickler, "_pickle:Pickler"),
+        (str.upper, "str.upper"),
+        ([].append, "list.append"),
         (SentObjects().add, "scaler_client.calls.object_reference:SentObjects.add"),
     ],
 )

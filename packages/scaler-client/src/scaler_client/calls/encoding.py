@@ -275,10 +275,10 @@ def write_each(
 
 
 def name_of(fn: object) -> str:
-    """The module and qualified name of a callable for display, shortened to the limit of messages."""
+    """The module, if there is one, and qualified name of a callable for display, shortened to the limit of messages."""
     named = fn if hasattr(fn, "__qualname__") else getattr(fn, "func", type(fn))
-    name = f"{getattr(named, '__module__', None)}:{getattr(named, '__qualname__', type(named).__qualname__)}"
-    return shortened(name, NAME)
+    module, name = getattr(named, "__module__", None), getattr(named, "__qualname__", type(named).__qualname__)
+    return shortened(f"{module}:{name}" if module else str(name), NAME)
 
 
 class Callee:
