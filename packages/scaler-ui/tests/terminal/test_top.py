@@ -158,7 +158,7 @@ def test_why_a_task_waits_and_what_happened(listening: Listening, publications: 
         assert "'worker' is not a task id" in text(app, "details")
         await pilot.press("e")
         newest, first = text(app, "details").splitlines()
-        assert newest.endswith("task 1: a run was lost: Worker[0] was killed by SIGKILL; last words:")
+        assert newest.endswith("task 1: a run was lost: Worker[0] was killed by SIGKILL; last words: Fatal")
         assert first.endswith("agent vm (2 workers) connected")
         await pilot.press("e")
         assert not app.query_one("#details").display
