@@ -24,7 +24,7 @@ from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.objects import SHARED_BYTES
 from scaler_storage.engine.pool import RECYCLE_SECONDS
 from support.clusters import listening_to
-from support.faults import TESTS, Service, Services, mapped, resident
+from support.faults import TESTS, Service, Services, forget_peak, mapped, resident
 from support.gates import SECONDS, Gate, wait_at
 from support.object_tasks import (
     BytesSerializer,
@@ -609,6 +609,8 @@ def watch_memory(services: Services, client: Client, size: int) -> None:
     """Scheduler and agent stay as small as they are while payloads of that size are under way."""
     client.submit(size_of, bytes(BIG)).result(SECONDS)
     pids = [service.pid for service in services.started]
+    for pid in pids:
+        forget_peak(pid)
     before = [resident(pid)[0] for pid in pids]
     through(client, size)
     grown = [resident(pid)[1] - small for pid, small in zip(pids, before, strict=True)]

@@ -26,6 +26,11 @@ def resident(pid: int) -> tuple[int, int]:
     return figures["VmRSS"], figures["VmHWM"]
 
 
+def forget_peak(pid: int) -> None:
+    """From now on the peak is that of what follows, see proc_pid_clear_refs(5)."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5", "utf-8")
+
+
 def mapped(pid: int) -> int:
     """Bytes of shared memory that a process maps: segments of objects."""
     return _memory(pid)["RssShmem"]

@@ -90,7 +90,7 @@ def test_a_flood_of_one_kind_displaces_no_other(model: MonitorModel) -> None:
 
 def test_an_error_that_is_cut_off_ends_with_dots(model: MonitorModel) -> None:
     model.failures.add((replace(model.failures[4], text=999 * "x"),))
-    error = 117 * "x" + "…"
+    error = 157 * "x" + "…"
     assert last_failures(model, PageRequest()).rows[0]["error"] == error
     assert error in {row["message"] for row in failure_groups(model, PageRequest(order="last")).rows}
 
