@@ -145,7 +145,7 @@ def measure_table(page: Page, site: str) -> None:
     page.goto(f"{site}/tasks")
     page.wait_for_function(SHOWN["tasks"])
     print(page.locator("[data-testid='tasks'] .q-table__bottom").inner_text().replace("\n", " "))
-    for name in ("duration", "function", "state", "memory", "agent", "ended", "since"):
+    for name in ("duration", "function", "state", "memory", "agent", "ended", "submitted"):
         print(f"sort by {name:9} {summary([sort(page, name) for _ in range(4)])}")
     for icon in ("chevron_right", "last_page", "chevron_left", "first_page"):
         print(f"{icon:17} {turn(page, icon):4.0f} ms")
