@@ -15,7 +15,6 @@ import pytest
 
 from scaler import Client
 from scaler_launch.supervisor import RESTARTS
-from support.clusters import LocalCluster
 from support.gates import SECONDS
 from support.processes import PROGRAMS, Terminal, Watched, children, command_line, descendants, free_ports, taken_port
 from support.waiting import wait_until
@@ -210,11 +209,13 @@ def is_agent(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_waiting_that_is_interrupted_is_no_success(cluster: LocalCluster, number: signal.Signals) -> None:
-    with Terminal(sys.executable, "-m", "scaler_launch", "wait", cluster.address, "--workers", "100") as waiting:
+def test_waiting_that_is_interrupted_is_no_success(launched: Launched, number: signal.Signals) -> None:
+    launched.read_until("the scheduler runs")
+    with Terminal(sys.executable, "-m", "scaler_launch", "wait", launched.address, "--workers", "100") as waiting:
         descriptors = Path(f"/proc/{waiting.process.pid}/fd")
         wait_until(lambda: len(list(descriptors.iterdir())) > 8, "a connection")
         assert waiting.end(number) in (130, -signal.SIGTERM)
+    assert launched.end(signal.SIGTERM) == 0
 
 
 def test_waiting_in_vain_says_what_starts_workers(launched: Launched) -> None:

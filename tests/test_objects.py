@@ -90,10 +90,14 @@ def fill_credit(client: Client, size: int) -> list[ScalerFuture[int]]:
     """Submit calls that wait until arguments of this size do not go with their calls any more."""
     io, filling = client._io, [client.submit(size_of, b"a" * size)]
     weight = filling[0]._weight
+
+    def is_sent() -> bool:
+        return io._core._queue._used >= weight * len(filling)
+
+    wait_until(is_sent, "the first call is sent")
     while io.carries(weight):
         filling.append(client.submit(size_of, len(filling).to_bytes(2, "little") * (size // 2)))
-        if not io.carries(weight):  # what is not sent yet may count for more
-            wait_until(lambda: not len(io.mailbox) and not io._core._queue, "all are sent")
+        wait_until(is_sent, "it is sent: what is not counts as long as what is asked about")
     return filling
 
 

@@ -20,7 +20,7 @@ from scaler_client.payloads.signatures import CallCheck
 from scaler_client.payloads.user_exceptions import note_item
 from scaler_client.runtime.io_thread import IoThread
 from scaler_io.thread_event import ThreadEvent
-from scaler_protocol.buffers import Buffer, Payload
+from scaler_protocol.buffers import Buffer
 from scaler_protocol.errors import StorageLostError
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.lazy_dataclass import dataclass
@@ -119,7 +119,7 @@ class MapSubmission:
         size = sum(map(len, calls)) + object_bytes(needs.values())
         if max(map(len, calls)) <= INLINE_LIMIT:
             return _Written(list(map(bytes, calls)), needs, size)
-        return _Written([self._place(call, position) for position, call in enumerate(calls)], needs, size)
+        return _Written([self._io.place(call, position) for position, call in enumerate(calls)], needs, size)
 
     def _write_one_by_one(self, rows: Iterable[tuple[Any, ...]], reserialized: set[int] | None) -> _Written | None:
         written, write, arities = _Written([], {}, 0), self._writer.write, set[int]()
@@ -135,7 +135,7 @@ class MapSubmission:
             call, needs = write(row, _NO_KEYWORDS, reserialized, carries)
             written.size += len(call)
             if type(call) is not bytes or len(call) > INLINE_LIMIT:
-                call = self._place(call, position)
+                call = self._io.place(call, position)
             written.calls.append(call)
             if needs:
                 written.needs[position] = needs
@@ -145,11 +145,6 @@ class MapSubmission:
                 break
         written.size += object_bytes(written.needs.values())
         return written if written.calls else None
-
-    def _place(self, call: Payload, position: int) -> bytes:
-        """The bytes of a call that goes through the scheduler, or its handle: arguments may be modified after this."""
-        carried = self._io.carries(len(call), before=position)
-        return bytes(call) if carried else self._io.storage.store(call, soon=True)
 
     def _submit(self, calls: list[bytes], needs: Mapping[int, Sequence[Dependency]]) -> None:
         for stored in pending_puts(chain.from_iterable(needs.values()), *(calls if stored_positions(calls) else ())):

@@ -24,7 +24,6 @@ from scaler_client.objects.rebuild import weak_source
 from scaler_client.payloads.serializers import DefaultSerializer
 from scaler_client.runtime.lifetimes import ClientLife
 from scaler_client.task_context import TaskRuntime
-from scaler_protocol.buffers import Payload
 from scaler_protocol.errors import (
     ClientQuitError,
     HandshakeRefusedError,
@@ -189,7 +188,7 @@ class CallSubmitter:
         io = self._io
         try:
             call, needs = self._writer.write(args, kwargs, reserialized, io.carries)
-            placed = call if type(call) is bytes and len(call) <= INLINE_LIMIT else self._place(call)
+            placed = call if type(call) is bytes and len(call) <= INLINE_LIMIT else io.place(call)
         except FailedArgumentError as failed:
             future: ScalerFuture[Any] = ScalerFuture(self._owner, io.next_task(), group, b"")
             future._end_like(failed.argument)
@@ -207,10 +206,6 @@ class CallSubmitter:
             for kept in pending_puts(needs, placed):
                 kept.add_put_callback(partial(_follow_put, io, future))
         return future
-
-    def _place(self, call: Payload) -> bytes:
-        """The bytes of a long call if it goes through the scheduler, or its handle."""
-        return bytes(call) if self._io.carries(len(call)) else self._io.storage.store(call, soon=True)
 
     def run(
         self,

@@ -12,8 +12,8 @@ it is compared with what was put, because it may have been modified in place:
 Other threads may modify the buffers of an object while it is put. An object is therefore known by what was stored: by
 the checksum of the bytes that were written, and by its content only if that checksum is the one of the hashed bytes.
 
-An argument up to SHARED_BYTES goes with its call while unfinished calls take little of the client's credit, which saves
-the way through object storage. That happens once: if the same bytes come again, they are put.
+An argument up to SHARED_BYTES goes with its call while unfinished calls take less than half of the client's credit.
+That saves the way through object storage. It happens once: if the same bytes come again, they are put.
 
 An argument that depends on tasks, or that refers to other objects, is serialized into its call. All entries are
 dropped when objects have been lost.

@@ -62,6 +62,7 @@ from scaler_client.runtime.task_ids import TaskIds
 from scaler_client.runtime.worker_lists import WorkerLists
 from scaler_client.task_context import TaskRuntime, Transport
 from scaler_io.thread_event import ThreadEvent, never_wait_here
+from scaler_protocol.buffers import Payload
 from scaler_protocol.errors import ClientForkedError, ClientQuitError, ScalerError
 from scaler_protocol.handshake import INLINE_LIMIT, Goodbye
 from scaler_protocol.messages import Message
@@ -352,14 +353,18 @@ class IoThread:
     def carries(self, size: int, before: int = 0) -> bool:
         """Whether a call of so many bytes goes through the scheduler now; `before`: the calls that come first.
 
-        Long ones do while unfinished calls take little of the credit. A session that outlives its client leaves them in
-        object storage.
+        Long ones do while unfinished calls take less than half of the credit. A session that outlives its client leaves
+        them in object storage.
         """
         if size <= INLINE_LIMIT:
             return True
         if size > SHARED_BYTES or self._inside or self._named:
             return False
         return self._core.has_room(size, before + len(self.mailbox))
+
+    def place(self, call: Payload, before: int = 0) -> bytes:
+        """The bytes of a call that goes through the scheduler, or its handle; arguments may be modified after this."""
+        return bytes(call) if self.carries(len(call), before) else self.storage.store(call, soon=True)
 
     @property
     def unfinished(self) -> int:

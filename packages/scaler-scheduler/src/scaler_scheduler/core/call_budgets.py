@@ -21,6 +21,7 @@ from scaler_protocol.messages import Submit
 from scaler_scheduler.core.records import SessionRecord, TaskBlock
 
 LEAST_CREDIT: Final = SESSION_CREDIT // 16
+"""Bytes of unfinished calls that any client may have, however many there are."""
 CALLS_LIMIT: Final = 2 * SESSION_CREDIT
 """Bytes of unfinished calls outside of graphs that a session may have."""
 TASK_BYTES: Final = 512
