@@ -14,6 +14,7 @@ from scaler_protocol.messages import Message, Status
 from scaler_protocol.monitoring import EventKind, TaskStep
 from scaler_scheduler.core.records import ASSIGNED, DONE, HELD, WAITING
 from scaler_scheduler.core.snapshot import ProcessStats
+from scaler_ui.model import task_stream
 from scaler_ui.model.feed import Feed
 from scaler_ui.model.findings import findings
 from scaler_ui.model.graph_looks import GraphLooks
@@ -22,7 +23,7 @@ from scaler_ui.model.reasons import why
 from support.task_rows import live_rows
 from world.callers import WorldFuture
 from world.cluster import World, plans
-from world.plans import Plan
+from world.plans import LOST_RUNS, Plan
 
 STEPS = {WAITING: TaskStep.WAITING, HELD: TaskStep.HELD, ASSIGNED: TaskStep.ASSIGNED}
 
@@ -165,6 +166,23 @@ def test_a_lost_run_is_told_with_its_reason() -> None:
     monitor.look()
     assert [event.task for event in monitor.model.events if "lost" in event.text] == [future.task_id]
     assert monitor.model.status is not None and monitor.model.status.lost_runs == 1
+
+
+def test_a_task_that_ended_its_workers_is_in_the_task_stream_however_short_its_runs() -> None:
+    world = World(hosts=[1])
+    monitor = WorldMonitor(world)
+    (future,) = world.client.submit(Plan(0.01, kills_worker=LOST_RUNS))
+    world.finish(5.0)
+    monitor.look()
+    late = WorldMonitor(world)
+    late.look()
+    for listener in (monitor, late):
+        stream = task_stream.stream(listener.model, 60.0)
+        (bar,) = stream.bars
+        assert bar[4:6] == ["failed", f"{future.task_id:x}"]
+        assert 0.01 <= (bar[2] - bar[1]) / 1000 < 0.1
+        sentence, *_ = why(listener.model, future.task_id)
+        assert "on process " in sentence and f"attempt {LOST_RUNS}" in sentence
 
 
 def test_of_tasks_only_failures_are_kept_where_nobody_listens() -> None:

@@ -12,6 +12,7 @@ from scaler_protocol.profiles import NO_PROFILE, Profile
 from scaler_ui.model import subjects, task_stream, views
 from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.model import MonitorModel
+from scaler_ui.model.task_table import REPEATED_RUNS
 
 if TYPE_CHECKING:
     from conftest import Publications
@@ -64,6 +65,43 @@ def test_what_runs_is_in_the_stream(publications: Publications) -> None:
     stream = task_stream.stream(model, 60)
     assert stream.lines == ["vm:1/vm:1:0"]  # only the first is told to run, the other stands behind it
     assert stream.bars == [[0, 1_001_000, 1_003_000, "math:sqrt", "running", "1", "vm:1/vm:1:0", 1_001_000, 1_003_000]]
+
+
+def test_a_run_that_was_lost_with_its_worker_has_a_bar_beside_that_of_the_next_run(publications: Publications) -> None:
+    model = publications.model_of(
+        publications.status(1, at=1000.0),
+        publications.groups((9, "math:sqrt", 7, 0, "", "")),
+        publications.batch(TaskStep.WAITING, 9, 1),
+        publications.batch(TaskStep.ASSIGNED, 1, 1, time=1001.0, first_run=501),
+        publications.status(1, at=1002.0),
+        publications.status(1, at=1002.5, snapshot=True),  # which repeats where tasks are
+        publications.batch(TaskStep.WAITING, 9, 1, time=1002.5),
+        publications.batch(TaskStep.ASSIGNED, 1, 1, time=1002.5, first_run=501),
+        publications.status(1, at=1003.0),
+        publications.batch(TaskStep.WAITING, 9, 1, time=1004.0),
+        publications.batch(TaskStep.ASSIGNED, 2, 1, time=1005.0, first_run=502),
+        publications.batch(TaskStep.ENDED, 2, 1, time=1007.0, profiles=Profile(2_000_000, 0, 0, 101, 0, 2).packed()),
+        publications.status(1, at=1008.0, worker_runs=(0, 0)),
+    )
+    for nested in (True, False):
+        stream = task_stream.stream(model, 60, nested=nested)
+        assert [(stream.lines[bar[0]], *bar[1:6]) for bar in stream.bars] == [
+            ("vm:2/vm:2:0", 1_005_000, 1_007_000, "math:sqrt", "success", "1"),
+            ("vm:1/vm:1:0", 1_001_000, 1_004_000, "math:sqrt", "run again", "1"),
+        ]
+    assert task_stream.stream(model, 3.5).lines == ["vm:2/vm:2:0"]
+
+
+def test_the_last_repeated_runs_are_remembered(publications: Publications) -> None:
+    model = publications.model_of(
+        publications.status(1, at=1000.0), publications.groups((9, "math:sqrt", 7, 0, "", ""))
+    )
+    for at in range(2 * REPEATED_RUNS):
+        model.take(publications.batch(TaskStep.ASSIGNED, 1, 1, time=1001.0, first_run=501 + at), 50.0)
+        model.tasks.run((501 + at,), (100,), (1.0,), (0.0,), 1001.0, 1002.0)
+        model.take(publications.batch(TaskStep.WAITING, 9, 1, time=1002.0), 50.0)
+    assert len(model.tasks.repeated) == REPEATED_RUNS
+    assert len(task_stream.stream(model, 60).bars) <= task_stream.BARS
 
 
 def ran(

@@ -23,6 +23,8 @@ from scaler_ui.model.views import agent_names
 
 BARS = 500
 """The maximum of tasks with a bar each: in the window the longest, and those that failed."""
+REPEATED_BARS = 100
+"""The maximum of runs among them whose tasks ran again: the last ones."""
 DEEPEST = 8
 """How deep tasks are nested in lines of their own."""
 Bar = list[Any]
@@ -83,8 +85,13 @@ def stream(model: MonitorModel, seconds: float, *, nested: bool = True) -> TaskS
         known = model.agents.get(agent, "unknown")
         return names.get((known, pid)) or f"{known}/{pid} (gone)"
 
-    running = heapq.nlargest(BARS, _running(model, status))
-    longest, others = tasks.ended_runs(window[0], BARS - len(running))
+    again = [
+        _Shown(task, task.ended - task.duration, task.ended, name(task.agent, task.pid))
+        for task in list(tasks.repeated)[-REPEATED_BARS:]
+        if task.ended >= window[0]
+    ]
+    running = heapq.nlargest(BARS - len(again), _running(model, status))
+    longest, others = tasks.ended_runs(window[0], BARS - len(again) - len(running))
     found = [
         (tasks.value("duration", row) / 1e6, tasks.agent(row), tasks.value("pid", row), row) for row in longest.tolist()
     ]
@@ -95,9 +102,10 @@ def stream(model: MonitorModel, seconds: float, *, nested: bool = True) -> TaskS
         shown.append(_Shown(task, end - took, end, name(agent, pid)))
     further = blocks(tasks, others, window, name)
     keys = _nested_keys(shown) if nested else {each.task.id: (each.worker,) for each in shown}
-    workers = {(each.worker,) for each in shown} | {(each.worker,) for each in further}
+    workers = {(each.worker,) for each in (*shown, *again)} | {(each.worker,) for each in further}
     places = {key: place for place, key in enumerate(sorted({*workers, *keys.values()}))}
     bars = [_bar(each, places[keys[each.task.id]]) for each in shown]
+    bars += [_bar(each, places[each.worker,]) for each in again]
     together = [_block(each, places[each.worker,]) for each in further]
     return TaskStream([_line_name(key) for key in places], bars, window, together, len(others))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -16,6 +18,10 @@ from scaler_protocol.profiles import PROFILE, Profile
 from scaler_ui.model.columns import Column, Places, last, ranks, slice_of_order, take
 
 TASKS = 1_000_000
+REPEATED_RUNS = 2_000
+"""Runs without an outcome that are remembered."""
+REPEATED = "run again"
+"""The state of such a run: its worker or its host was lost, or it raised and has another attempt."""
 UNKNOWN, RUNNING = 5, 6
 """Steps that are not published: the task ended while this monitor was not connected; a worker runs it."""
 STATES = {
@@ -138,6 +144,9 @@ class TaskTable:
         """Tasks that a snapshot has left out, by id: the client of a scheduler that has begun again may repeat them."""
         self._started: dict[int, float] = {}
         """By row: when the run of a task began that a worker runs."""
+        self.repeated: deque[TaskRow] = deque(maxlen=REPEATED_RUNS)
+        """The last runs that workers were seen to run and whose tasks ran again."""
+        self._is_snapshot = False
         self._names = Places("")
         self._agents = Places(0)
 
@@ -174,20 +183,22 @@ class TaskTable:
     def begin(self) -> None:
         """Begin a snapshot of all tasks that have not ended."""
         self._before.update(self._live)
-        self._live = {}
+        self._live, self._is_snapshot = {}, True
 
     def begun(self) -> None:
         """End the snapshot: tasks that it lacks ended while this monitor was not connected."""
         for row in self._before.values():
             self._columns["step"][row] = UNKNOWN
         self._unknown.update(self._before)
-        self._before = {}
+        self._before, self._is_snapshot = {}, False
 
     def stand(self, tasks: Iterable[int], step: int, group: int, function: int, session: int, time: float) -> None:
         """Record that tasks wait or are held."""
         columns = self._columns
         for task in tasks:
             row = self._row(task, time)
+            if columns["pid"][row] and columns["step"][row] == TaskStep.ASSIGNED and not self._is_snapshot:
+                self._repeat(row, time)
             columns["step"][row], columns["group"][row] = step, group
             columns["function"][row], columns["session"][row] = function, session
 
@@ -310,8 +321,15 @@ class TaskTable:
         self._has_ended(rows)
         return rows
 
+    def _repeat(self, row: int, time: float) -> None:
+        """The run of this task is over, and its task runs again."""
+        self._stopped(row, time)
+        self.repeated.append(replace(self.row(row), state=REPEATED, ended=time))
+        for name in _PROFILED:
+            self._columns[name][row] = 0
+
     def _stopped(self, row: int, time: float) -> None:
-        """The task was cancelled while it ran, so that its outcome is unknown."""
+        """The run was stopped, so that its outcome is unknown."""
         begun = self._started.pop(row, 0.0) or self._columns["assigned"][row]
         self._columns["duration"][row] = max(0, round(1e6 * (time - begun)))
 

@@ -147,7 +147,7 @@ _BAR = """(params, api) => {
   const left = Math.max(begin[0], params.coordSys.x);
   const right = Math.min(Math.max(end[0], begin[0] + 2), params.coordSys.x + params.coordSys.width);
   if (right <= left) return null;
-  const bad = state === 'raised' || state === 'failed', gone = state === 'cancelled';
+  const bad = ['raised', 'failed', 'run again'].includes(state), gone = state === 'cancelled';
   const part = (from, to, style) => ({type: 'rect', style: style,
     shape: {x: from, y: begin[1] - height / 2, width: to - from, height: height}});
   const within = (at) => Math.min(Math.max(at, left), right);
@@ -190,8 +190,8 @@ _OPEN = """(clicked) => clicked.componentType === 'series' && openPage(
 
 
 class Timeline:
-    """Tasks as bars in lines: coloured by function, failed ones with a red frame, cancelled ones grey; low blocks are
-    tasks without a bar.
+    """Tasks as bars in lines: coloured by function, failed and lost runs with a red frame, cancelled ones grey; low
+    blocks are tasks without a bar.
     """
 
     def __init__(self, stream: TaskStream) -> None:

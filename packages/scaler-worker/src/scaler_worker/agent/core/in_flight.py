@@ -338,9 +338,9 @@ class InFlight:
             stored = [at in positions for at in range(len(tasks))]
         self.kept.keep(tasks, zip(runs, statuses, payloads, profiles, stored, strict=True), size)
 
-    def fail(self, run: int, task: int, status: int, payload: bytes) -> None:
+    def fail(self, run: int, task: int, status: int, payload: bytes, profile: bytes = NO_PROFILE) -> None:
         """End a run with an error of the engine."""
-        row = (run, status, payload, NO_PROFILE, False)
+        row = (run, status, payload, profile, False)
         self._results.append(task, row)
         if status == Status.FAILED:
             self.kept.keep((task,), (row,), len(payload))
