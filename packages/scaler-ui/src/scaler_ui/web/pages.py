@@ -201,9 +201,9 @@ class Pages:
         heading(
             "Task stream",
             "A line for each worker, a colour for each function. Pale bars still run, red frames failed or were "
-            "lost, grey was cancelled; at dark ends objects are fetched and the result is stored. Low bars are many short tasks. "
-            "What a task has submitted is below its line. Click a bar to open its task; drag the bar at the bottom to "
-            "zoom; pause to look at what would move on.",
+            "lost, grey was cancelled; at dark ends objects are fetched and the result is stored. Low bars are many "
+            "short tasks. What a task has submitted is below its line. Click a bar to open its task; drag the bar at "
+            "the bottom to zoom; pause to look at what would move on.",
         )
         with ui.card().classes("panel chart"):
             with ui.row().classes("tools"):
