@@ -20,6 +20,7 @@ from scaler_ui.model.findings import findings
 from scaler_ui.model.graph_looks import GraphLooks
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.reasons import why
+from scaler_ui.model.subjects import task_facts
 from support.task_rows import live_rows
 from world.callers import WorldFuture
 from world.cluster import World, plans
@@ -183,6 +184,28 @@ def test_a_task_that_ended_its_workers_is_in_the_task_stream_however_short_its_r
         assert 0.01 <= (bar[2] - bar[1]) / 1000 < 0.1
         sentence, *_ = why(listener.model, future.task_id)
         assert "on process " in sentence and f"attempt {LOST_RUNS}" in sentence
+
+
+def test_a_task_that_ended_since_an_input_failed_links_to_it() -> None:
+    """Also where the input is another's, and where the task is submitted after the failure."""
+    world = World(hosts=[2])
+    monitor = WorldMonitor(world)
+    needs: list[list[int]] = [[], [], [0, 1], [2]]
+    nodes = [Plan(0.01, "ok"), Plan(0.02, raises=100), Plan(0.01, "middle"), Plan(0.01, "last")]
+    futures = world.client.graph(nodes, needs, [1, 2, 3])
+    world.finish(5.0)
+    monitor.look()
+    failed, *others = (future.task_id for future in futures)
+    core = world.scheduler.core
+    for task in others:
+        facts = {fact.name: fact for fact in task_facts(monitor.model, task) or []}
+        assert facts["ended because of"].links == ((f"{failed:x}", f"/task/{failed:x}"),)
+        told = f"it has ended: raised, without a run: task {failed:x}, which it needs, ended in this state"
+        assert why(monitor.model, task) == [told]
+        late = f"it has ended without a run: task {failed:x}, which it needs, ended without a value"
+        assert core.why(task, world.now) == [late]
+    facts = {fact.name: fact for fact in task_facts(monitor.model, failed) or []}
+    assert facts["ended because of"].links == ()
 
 
 def test_of_tasks_only_failures_are_kept_where_nobody_listens() -> None:

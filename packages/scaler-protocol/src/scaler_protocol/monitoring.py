@@ -36,6 +36,8 @@ class TaskStep:
     """Cancelled; the subject is 0."""
     NESTED: Final = 5
     """No change of state, but whose tasks they are: a task has submitted them, the subject."""
+    LACKING: Final = 6
+    """They end next, without a run: they need the subject, a task that has ended without a value."""
 
 
 class EventKind:

@@ -15,10 +15,17 @@ from scaler_protocol.monitoring import MonitorHistory, TaskEvents
 from scaler_protocol.outputs import KEPT, TRACEBACK
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE, Profile
-from scaler_scheduler.core.history import EXCERPTS, FIGURE_SECONDS, PRINTED_BYTES, SharedRing
+from scaler_scheduler.core.history import CAUSES, EXCERPTS, FIGURE_SECONDS, PRINTED_BYTES, History, SharedRing
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
+
+
+def test_the_last_causes_are_kept() -> None:
+    kept = History()
+    for number in range(3 * CAUSES):
+        assert kept.add_cause(10**9 + number, 10**9 + number - 1 if number else 7) == 7
+    assert len(kept.causes) == CAUSES
 
 
 def test_who_has_more_loses_its_oldest_first() -> None:

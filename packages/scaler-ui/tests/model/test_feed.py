@@ -149,7 +149,7 @@ def test_events_that_do_not_fit_never_reach_the_model(
         not tasks
         and not runs
         and not (odd and noise)
-        and all(step <= TaskStep.NESTED for step, _ in steps)
+        and all(step <= TaskStep.LACKING for step, _ in steps)
         and (status <= 4 or not ended)
         and edges == 2
     )

@@ -44,6 +44,7 @@ EXTREMES: dict[str, Sequence[Any]] = {
     "text": ("", "..", "a/b", "\0\x1b[2J", "\u202e", "<b>", "x" * 4096, "=", "gpu=x", "a,a", ",", "a=" + "9" * 99),
     "bool": (False, True),
 }
+STEPS = TaskStep.WAITING, TaskStep.HELD, TaskStep.CANCELLED, TaskStep.NESTED, TaskStep.LACKING
 AFTER = (0, 1, 10**15, -(10**15), 2**63 - 1, -(2**63))
 
 
@@ -115,7 +116,9 @@ def odd_message(draw: st.DrawFn, messages: Sequence[Any]) -> tuple[int, Any]:
     at = draw(st.integers(0, len(messages) - 1))
     message = messages[at]
     if getattr(message, "batches", b"") and draw(st.booleans()):
-        step = draw(st.sampled_from([TaskStep.WAITING, TaskStep.HELD, TaskStep.CANCELLED, TaskStep.NESTED]))
+        step = draw(
+            st.sampled_from([TaskStep.WAITING, TaskStep.HELD, TaskStep.CANCELLED, TaskStep.NESTED, TaskStep.LACKING])
+        )
         subject, after = draw(st.sampled_from([0, 9, 2**64 - 1])), draw(st.sampled_from(AFTER))
         packed = PACKED_BATCH.pack(step, subject, record_count(message.tasks), after)
         return at, replace(message, batches=to_planes(packed, PACKED_BATCH.size), runs=b"", statuses=b"", profiles=b"")

@@ -278,14 +278,17 @@ class Completion:
         """The task has ended: send the outcome to its owner and its dependents, and end its nested tasks."""
         outcome = (status, payload, stored)
         self._mark_ended(record, outcome, now, profile, agent_name)
-        self._fail_dependents(self.dependencies.ended(record, outcome, now), outcome, agent_name, now)
+        self._fail_dependents(record.id, self.dependencies.ended(record, outcome, now), outcome, agent_name, now)
 
-    def _fail_dependents(self, failed: list[TaskRecord], outcome: Outcome, agent_name: str, now: float) -> None:
-        """Tasks that cannot run end with the outcome of the task they need; so do their dependents."""
+    def _fail_dependents(
+        self, cause: int, failed: list[TaskRecord], outcome: Outcome, agent_name: str, now: float
+    ) -> None:
+        """Tasks that cannot run end with the outcome of the task they need, the cause; so do their dependents."""
         while failed:
             record = failed.pop()
             self._hold(record)
             if record.state == HELD:
+                self._state.event_log.lacking(record.id, cause)
                 self._mark_ended(record, outcome, now, NO_PROFILE, agent_name, shared=True)
                 failed += self.dependencies.ended(record, outcome, now)
 
@@ -409,12 +412,12 @@ class Completion:
         if status == Status.VALUE:
             self.dependencies.give(dependent, need, payload, stored=stored)
         else:
-            self._fail_dependents([dependent], (status, payload, stored), "", now)
+            self._fail_dependents(need, [dependent], (status, payload, stored), "", now)
 
     def enter(self, session: SessionRecord, event: Submit, records: Sequence[TaskRecord], now: float) -> None:
         """Record the dependencies of new tasks; fail those whose inputs have no value."""
-        for record, outcome in self.dependencies.enter(session, event, records):
-            self._fail_dependents([record], outcome, "", now)
+        for need, record, outcome in self.dependencies.enter(session, event, records):
+            self._fail_dependents(need, [record], outcome, "", now)
 
     def agent_lost(
         self, agent: AgentRecord, reason: str, now: float, *, charged: bool, unsent: AbstractSet[int]
@@ -503,7 +506,8 @@ class Completion:
                 self.release(child, now)
             else:
                 self._state.send(child.group.session.peer, Done((child.id,), (Status.CANCELLED,), Payloads((b"",))))
-                self._fail_dependents(self.abandon(child, now), (Status.CANCELLED, b"", False), "", now)
+                outcome = (Status.CANCELLED, b"", False)
+                self._fail_dependents(task, self.abandon(child, now), outcome, "", now)
         self._state.forget_nested(set(map(session_of, children)))
 
     def release(self, record: TaskRecord, now: float) -> None:

@@ -51,14 +51,14 @@ class Dependencies:
 
     def enter(
         self, session: SessionRecord, event: Submit, records: Sequence[TaskRecord]
-    ) -> list[tuple[TaskRecord, Outcome]]:
+    ) -> list[tuple[int, TaskRecord, Outcome]]:
         """Record the dependencies of the tasks of a message, and how many consumers each will have.
 
         The client is asked for outcomes that are not kept here. Returns the tasks that cannot run because a task they
-        need ended without a value, each with that outcome.
+        need ended without a value, each with the id and the outcome of that task.
         """
         _note_consumers(event, records)
-        failed: list[tuple[TaskRecord, Outcome]] = []
+        failed: list[tuple[int, TaskRecord, Outcome]] = []
         lacking: list[tuple[int, int]] = []
         needs: defaultdict[int, list[int]] = defaultdict(list)
         for position, need in zip(event.dependents, event.needs, strict=True):
@@ -77,7 +77,7 @@ class Dependencies:
         session: SessionRecord,
         record: TaskRecord,
         needs: list[int],
-        failed: list[tuple[TaskRecord, Outcome]],
+        failed: list[tuple[int, TaskRecord, Outcome]],
         lacking: list[tuple[int, int]],
     ) -> None:
         """Record what a task needs; `failed` and `lacking` are added to."""
@@ -98,7 +98,7 @@ class Dependencies:
                     extra.given = extra.given or {}
                     extra.given[need] = (payload, stored)
                     continue
-                failed.append((record, source.extra.outcome))
+                failed.append((need, record, source.extra.outcome))
             else:
                 lacking.append((record.id, need))
             missing += 1

@@ -152,6 +152,15 @@ class EventLog:
         """These tasks were submitted by another one."""
         self._step(TaskStep.NESTED, parent, tasks)
 
+    def lacking(self, task: int, cause: int) -> None:
+        """This task ends without a run, since another one, which it needs, has ended without a value.
+
+        Of one that has itself ended so the cause is told. It is remembered without monitors, too.
+        """
+        cause = self.history.add_cause(task, cause)
+        if self.listening:
+            self._step(TaskStep.LACKING, cause, (task,))
+
     def connected(self, graph: GraphRecord, nodes: Iterable[int], inputs: Iterable[int]) -> None:
         """Nodes of a graph were submitted. Each of these needs the result of the task at the same position."""
         known, before = range(graph.first, graph.first + min(graph.size, 2**32)), len(self._edges)

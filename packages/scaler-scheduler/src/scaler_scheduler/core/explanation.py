@@ -34,6 +34,9 @@ _SENTENCE: Final = Text(1000)
 def why(state: SchedulerState, status: MonitorStatus, task: int, now: float) -> list[str]:
     """Sentences about a task; none if it is not known."""
     record = state.find(task)
+    cause = state.event_log.history.causes.get(task)
+    if cause is not None and (record is None or record.state == DONE):
+        return [f"it has ended without a run: task {cause:x}, which it needs, ended without a value"]
     if record is None:
         return []
     if record.state == WAITING:

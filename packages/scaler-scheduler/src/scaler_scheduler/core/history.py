@@ -31,6 +31,8 @@ PRINTED: Final = 5000
 """Most texts that tasks have printed."""
 PRINTED_BYTES: Final = 4 * 2**20
 PRINTED_TEXT: Final = Text(4096)
+CAUSES: Final = 10_000
+"""Most tasks of which it is known which task's failure ended them."""
 FIGURE_SECONDS: Final = 5.0
 """Least time between two figures."""
 FIGURES: Final = 120
@@ -205,6 +207,8 @@ class History:
     """By task and attempt, of those that printed last."""
     excerpts: dict[int, str] = field(default_factory=dict)
     """Of tracebacks, by task, until the outcomes come."""
+    causes: dict[int, int] = field(default_factory=dict)
+    """Of tasks that have ended without a run, by id: the task that they need and that ended without a value."""
     figures: deque[PastFigures] = field(default_factory=lambda: deque(maxlen=FIGURES))
     runs: RunFigures = field(default_factory=RunFigures)
     """About hosts and workers."""
@@ -234,6 +238,14 @@ class History:
         self.excerpts[task] = shortened(text.decode("utf-8", "replace"), PRINTED_TEXT)
         if len(self.excerpts) > EXCERPTS:
             del self.excerpts[next(iter(self.excerpts))]
+
+    def add_cause(self, task: int, cause: int) -> int:
+        """Keep why a task has ended without a run; returns the task whose failure is the first cause."""
+        cause = self.causes.get(cause, cause)
+        self.causes[task] = cause
+        if len(self.causes) > CAUSES:
+            del self.causes[next(iter(self.causes))]
+        return cause
 
     def add_printed(self, number: int, task: TaskRecord, text: bytes) -> PrintedText | None:
         """Keep what a task has printed; those of the sessions of a key have an equal share together. None: too much."""

@@ -110,7 +110,7 @@ def _is_sound(message: MonitorMessage) -> bool:
         and record_count(message.statuses) == record_count(message.profiles) == ended
         and record_count(message.edges) == sum(message.edge_counts)
         and max(from_planes(message.statuses, 1), default=0) <= Status.LOST
-        and all(step <= TaskStep.NESTED and MOMENT.fits(message.since + after / 1e6) for step, _, _, after in found)
+        and all(step <= TaskStep.LACKING and MOMENT.fits(message.since + after / 1e6) for step, _, _, after in found)
     )
 
 

@@ -51,7 +51,7 @@ EVENTS = 2_000
 PRINTED_CHARACTERS = 32 * 2**20
 """What tasks have printed, as far as it is kept."""
 NAMES = 20_000
-"""Agents and clients whose names are known, also after they left."""
+"""Agents and clients whose names are known, also after they left, and other entries of one number or name each."""
 FIRST_PAST_AGENT = 2**63
 """Agents of schedulers that have ended have the numbers from here on: each scheduler begins at 1 again."""
 GROUPS = 100_000
@@ -145,6 +145,8 @@ class MonitorModel:
         """The last texts about tasks: of one that raised its traceback, else a sentence."""
         self.failures = LastFailures()
         """Also those that failed before this monitor listened."""
+        self.causes: dict[int, int] = {}
+        """Of tasks that ended without a run, by id: the task that they need and that ended without a value."""
         self.agents: dict[int, str] = {}
         """Names of agents by number, also of those that have left."""
         self.hosts: dict[int, str] = {}
@@ -353,6 +355,8 @@ class MonitorModel:
                 self._leave(tasks, time)
             elif step == TaskStep.NESTED:
                 self.tasks.nest(tasks, subject, time)
+            elif step == TaskStep.LACKING:
+                _remember(self.causes, ((task, subject) for task in tasks), NAMES)
 
     def _say(self, event: MonitorEvent) -> None:
         self._heard_texts = event.number

@@ -125,7 +125,8 @@ def _where_assigned(model: MonitorModel, status: MonitorStatus, row: int) -> lis
 def _how_ended(model: MonitorModel, row: int) -> str:
     task = model.tasks.row(row)
     if not task.pid and task.state in ("raised", "failed") and task.id not in model.faults:
-        return f"it has ended: {task.state}, without a run: a task that it needs ended in this state"
+        needed = f"task {cause:x}, which it needs," if (cause := model.causes.get(task.id)) else "a task that it needs"
+        return f"it has ended: {task.state}, without a run: {needed} ended in this state"
     if not task.pid:
         return f"it has ended: {task.state}"
     return (

@@ -50,6 +50,7 @@ def task_facts(model: MonitorModel, task: int) -> Facts | None:
         if row.parent
         else _link("client", "client", model.client_name(row.session)),
         _link("graph", "graph", _graph_of(model, task)),
+        _link("ended because of", "task", f"{cause:x}" if (cause := model.causes.get(task)) else ""),
         _link("host", "host", model.hosts.get(row.agent, "")),
         _link("worker", "worker", worker),
         Fact("attempt", str(row.attempt or "")),

@@ -81,7 +81,8 @@ def _reason(model: MonitorModel, task: TaskRow, reasons: WaitReasons | None) -> 
     if text := model.faults.get(task.id):
         return shortened(headline(text), ERROR)
     if task.state == "raised" and not task.pid:
-        return "a task that it needs raised"
+        cause = model.causes.get(task.id)
+        return f"task {cause:x}, which it needs, raised" if cause else "a task that it needs raised"
     place = model.tasks.find(task.id) if task.state in ("waiting", "held") else None
     return briefly(model, place, reasons) if place is not None and reasons is not None else ""
 
