@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -139,8 +140,19 @@ sys.exit(main_guard("program", main))
     assert program.returncode == 128 + signal.SIGPIPE
 
 
+@contextmanager
+def hangup(answer: signal.Handlers) -> Iterator[None]:
+    """What is started meanwhile inherits this answer to SIGHUP; the tests themselves may run under nohup."""
+    before = signal.signal(signal.SIGHUP, answer)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_hangup_is_termination(start: Start) -> None:
-    program = start(STARTING_UP)
+    with hangup(signal.SIG_DFL):
+        program = start(STARTING_UP)
     assert program.line() == "starting"
     program.signal(signal.SIGHUP)
     program.ends(0, "cleaned up\n")
@@ -148,7 +160,8 @@ def test_hangup_is_termination(start: Start) -> None:
 
 @both_loops
 def test_hangup_stops_a_server(kind: str, start: Start) -> None:
-    server = start(SERVING, kind)
+    with hangup(signal.SIG_DFL):
+        server = start(SERVING, kind)
     assert server.line() == "serving"
     server.signal(signal.SIGUSR1)
     server.signal(signal.SIGHUP)
@@ -156,11 +169,8 @@ def test_hangup_stops_a_server(kind: str, start: Start) -> None:
 
 
 def test_hangup_stays_ignored_under_nohup(start: Start) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
+    with hangup(signal.SIG_IGN):
         program = start(STARTING_UP)
-    finally:
-        signal.signal(signal.SIGHUP, before)
     assert program.line() == "starting"
     program.signal(signal.SIGHUP)
     program.signal(signal.SIGTERM)
