@@ -11,7 +11,7 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from scaler_io.links.events import UplinkEvent
@@ -49,13 +49,16 @@ REPORT_SECONDS = 2.0
 """How often a host reports, unless heartbeats are rarer than that: the default of agents."""
 STEP_SECONDS = 0.005
 """Virtual seconds from one look at the hosts to the next one."""
+LONGER_WAITS = hasattr(SchedulerCore, "note_busy")
+"""Whether outcomes wait longer while tasks are queued: not so in earlier checkouts."""
 
 
 class CountedUplink(Uplink):
     """Counts the messages that it has received and given out."""
 
     def __init__(self, hello: Hello, now: float) -> None:
-        super().__init__(hello, now, timeout_seconds=60.0)
+        patient = {"patient": hello.role == Role.AGENT} if LONGER_WAITS else {}
+        super().__init__(hello, now, timeout_seconds=60.0, **patient)
         self.messages_received = self.messages_sent = 0
 
     def receive(self, frames: list[bytes], now: float) -> list[UplinkEvent]:
@@ -124,11 +127,8 @@ class Host(Peer):
             self._start(at)
         for _, run, task, seconds in ended:
             self.results.append(task, (run, 0, RESULT, _profile(run % self.workers, seconds), False))
-        if hasattr(self.results, "wait"):  # an earlier checkout sends outcomes at once
-            self.results.wait(self.uplink.busy)
-            send_at = self.results.due(now) if self.results else math.inf
-        else:
-            send_at = now
+        self.results.wait(self.uplink.busy)
+        send_at = self._results_at(now) if self.results else math.inf
         if self.results and now >= send_at:
             send_at = math.inf
             for message in self.results.take():
@@ -141,6 +141,12 @@ class Host(Peer):
             self.uplink.send(self._status())
         due = min(self.status_at, send_at, super().look(now))
         return min(due, self.ends[0][0]) if self.ends else due
+
+    def _results_at(self, now: float) -> float:
+        if LONGER_WAITS:
+            return self.results.due(now, has_queued=bool(self.queue))
+        due: Callable[[float], float] = self.results.due  # type: ignore[assignment]
+        return due(now)
 
     def _status(self) -> AgentStatus:
         runs = [run for _, run, _, _ in self.ends] + [0] * (self.workers - len(self.ends))

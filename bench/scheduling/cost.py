@@ -23,7 +23,7 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cluster import FUNCTION, Cluster
+from cluster import FUNCTION, LONGER_WAITS, Cluster
 from lone_core import CLIENT, FIRST, SESSION, LoneCore, Restart, agent, layers
 from relayed import RelayedCluster
 from sockets import SocketCluster
@@ -149,6 +149,8 @@ def rate(hosts: int, seconds: tuple[float, float], tasks: int) -> Figures:
     """
     cluster = SocketCluster(hosts, 16, seconds)
     cluster.service.hub.busy = 1.0
+    if LONGER_WAITS:
+        cluster.service.core.note_busy(1.0)
     cluster.run(2.0)
     cluster.work(tasks, 20_000)
     spent = cluster.work(tasks, 20_000)

@@ -76,12 +76,16 @@ def test_calls_per_task(world: World, block: bool) -> None:
     assert counts["scaler_worker"] / TASKS < 6
 
 
-def test_a_busy_scheduler_gets_more_outcomes_with_each_message(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("queue_size", "share"), [(1, 0.7), (1000, 0.3)])
+def test_a_busy_scheduler_gets_more_outcomes_with_each_message(
+    monkeypatch: pytest.MonkeyPatch, queue_size: int, share: float
+) -> None:
     monkeypatch.setattr(ServiceTurn, "_measure", lambda self, began: None)  # no time passes in a turn
     messages, makespans = [], []
     for busy in (0.0, 1.0):
-        world, draw = World(hosts=[64], queue_size=1), random.Random(7)
+        world, draw = World(hosts=[64], queue_size=queue_size), random.Random(7)
         world.scheduler.hub.busy = busy
+        world.scheduler.core.note_busy(busy)
         world.run(2.0)
         before, began = world.host.messages_sent, world.now
         futures = world.client.submit(*[Plan(draw.uniform(0.5, 1.5)) for _ in range(640)])
@@ -89,5 +93,5 @@ def test_a_busy_scheduler_gets_more_outcomes_with_each_message(monkeypatch: pyte
         world.check_as_expected(futures)
         messages.append(world.host.messages_sent - before)
         makespans.append(world.now - began)
-    assert messages[1] < 0.7 * messages[0]
+    assert messages[1] < share * messages[0]
     assert makespans[1] < 1.02 * makespans[0]

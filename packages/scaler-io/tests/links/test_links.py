@@ -23,7 +23,15 @@ from scaler_io.links.events import (
 from scaler_io.links.hub import FAULTS_BYTES, FAULTS_LIMIT, Hub
 from scaler_io.links.link_record import KeptLimits, PeerTimeouts
 from scaler_io.links.strays import STRAYS_LIMIT
-from scaler_io.links.streams import ACK_SECONDS, HEADER, KEPT_MOST, Frames, StreamGapError, message_of
+from scaler_io.links.streams import (
+    ACK_SECONDS,
+    HEADER,
+    KEPT_MOST,
+    PATIENT_ACK_SECONDS,
+    Frames,
+    StreamGapError,
+    message_of,
+)
 from scaler_io.links.uplink import GREETING_SECONDS, LinkState, Uplink
 from scaler_io.security.keyring import KeyRole, Principal
 from scaler_protocol.codec import decode, encode
@@ -891,6 +899,24 @@ def test_a_peer_that_returns_heartbeats_sends_none_until_it_has_missed_one() -> 
     while not (events := uplink.tick(now := uplink.due())):
         pass
     assert events == [LinkDown("the peer is silent")] and 14.1 <= now <= 15.1
+
+
+@pytest.mark.parametrize(
+    ("patient", "busy", "wait"), [(True, 0.9, PATIENT_ACK_SECONDS), (True, 0.5, ACK_SECONDS), (False, 1.0, ACK_SECONDS)]
+)
+def test_a_patient_peer_acknowledges_later_while_the_service_is_busy(patient: bool, busy: float, wait: float) -> None:
+    uplink = Uplink(Hello(Role.CLIENT, A, 1), 0.0, timeout_seconds=5.0, patient=patient)
+    uplink.opened(0.0)
+    for sequence, message in ((0, Welcome(5)), (0, Heartbeat(7, seconds=2.0, busy=busy)), (1, Cancel((1,)))):
+        uplink.receive([HEADER.pack(sequence, 0), *map(bytes, encode(message))], 0.0)
+    uplink.outgoing()  # the heartbeat was returned before the message came
+    uplink.receive([HEADER.pack(2, 0), *map(bytes, encode(Cancel((2,))))], 0.01)
+    assert uplink.due() == pytest.approx(wait)
+    uplink.tick(0.9 * wait)
+    assert uplink.outgoing() == []
+    uplink.tick(wait)
+    (frames,) = uplink.outgoing()
+    assert message_of(frames) == Acknowledge() and HEADER.unpack(frames[0]) == (0, 2)
 
 
 class Service:

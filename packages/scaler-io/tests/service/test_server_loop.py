@@ -339,6 +339,26 @@ def test_a_turn_takes_bounded_time() -> None:
     listener.close()
 
 
+def test_a_service_tells_its_core_and_its_peers_how_busy_it_is() -> None:
+    listener, clock, told = MemoryListener(MemoryNetwork(), Address("s", 1)), 0.0, list[float]()
+
+    class Settling(SlowCore):
+        def settle(self, now: float) -> list[Effect]:
+            nonlocal clock
+            clock += 0.25
+            return super().settle(now)
+
+    hub = Hub(1, admit=lambda hello: Welcome(1), timeouts=lambda hello: PeerTimeouts(1, 1))
+    turn = ServiceTurn(
+        "T", listener, hub, Settling(settle_seconds=0.0), lambda: None, lambda: clock, tell_busy=told.append
+    )
+    for pause in (0.75, 0.75, 0.0, 0.0, 0.0, 0.0, 0.0):
+        turn.turn(clock)
+        clock += pause
+    assert told == [0.4, 0.25, 1.0] and hub.busy == 1.0
+    listener.close()
+
+
 def test_a_flood_of_messages_that_take_long_does_not_delay_other_peers() -> None:
     """Once it is known that they take long, few of them are received before the others' turn comes."""
     arrived, handled = {b"flood": 1000, b"other": 0}, list[bytes]()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from scaler_io.links.events import PeerLost
 from scaler_protocol import messages
 from scaler_protocol.errors import WorkerDiedError, describe
@@ -61,6 +63,55 @@ def test_it_is_said_to_everybody_but_not_without_end(driver: SchedulerDriver) ->
     assert not driver.core.state.waiting._reported
     driver.submit(driver.client(b"other"), **GPU)
     assert len(warnings(driver)) == 1
+
+
+# --- a busy scheduler -------------------------------------------------------------------------------------------------
+
+
+def measured(driver: SchedulerDriver, agent: bytes, client: bytes, seconds: float) -> None:
+    """The duration of the function is known, and the window of the agent is wide."""
+    for _ in range(4):
+        driver.submit(client, 16)
+        while runs := driver.runs(agent):
+            driver.done(agent, runs, seconds=seconds)
+
+
+@pytest.mark.parametrize(("seconds", "ahead"), [(0.1, 4), (1.0, 4), (10.0, 1)])
+def test_a_busy_scheduler_sends_as_many_long_tasks_ahead_as_end_while_an_outcome_waits(
+    driver: SchedulerDriver, seconds: float, ahead: int
+) -> None:
+    client, agent = driver.client(), driver.agent(workers=16)
+    measured(driver, agent, client, seconds)
+    driver.core.note_busy(1.0)
+    driver.submit(client, 100)
+    runs = driver.runs(agent)
+    assert len(runs) == 16 + ahead
+    driver.core.note_busy(0.5)
+    some = dict(list(runs.items())[: ahead + 1])
+    driver.done(agent, some, seconds=seconds)
+    assert len(driver.runs(agent)) == 1, "what was ahead runs first"
+
+
+def test_what_was_sent_ahead_goes_to_a_host_that_comes(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent(workers=16)
+    measured(driver, agent, client, 1.0)
+    driver.core.note_busy(1.0)
+    driver.submit(client, 20)
+    runs = driver.runs(agent)
+    assert len(runs) == 20
+    other = driver.agent(b"other", workers=16)
+    driver.later(1.0)
+    (recall,) = driver.take(agent, messages.Recall)
+    driver.feed(agent, messages.Returned(tuple(list(runs.values())[-recall.count :])))
+    assert len(driver.runs(other)) == recall.count
+
+
+def test_a_host_without_a_queue_is_sent_nothing_ahead(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent(workers=16, queue_size=1)
+    measured(driver, agent, client, 1.0)
+    driver.core.note_busy(1.0)
+    driver.submit(client, 100)
+    assert len(driver.runs(agent)) == 16
 
 
 # --- parents that run outside of their agent's host ------------------------------------------------------------------

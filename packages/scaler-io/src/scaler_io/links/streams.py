@@ -29,6 +29,8 @@ HEADER = struct.Struct("<QQ")
 _COLUMNS_SIZE = struct.Struct("<Q")
 _HEAD = _COLUMNS_SIZE.size + HEADER.size
 ACK_SECONDS = 0.05
+PATIENT_ACK_SECONDS = 0.5
+"""The same of a peer that receives little, while the service is busy: its next message may come before."""
 ACK_MESSAGES = 256
 KEPT_LIMIT = 64 * 1024 * 1024
 """Bytes sent and not acknowledged, without the largest message, beyond which a peer must acknowledge some."""
@@ -103,6 +105,7 @@ class Stream:
         "_owed_since",
         "_written",
         "_written_before",
+        "ack_seconds",
         "in_process",
         "kept_bytes",
         "owed",
@@ -113,6 +116,8 @@ class Stream:
     def __init__(self, *, in_process: bool = False, longest: int | None = None) -> None:
         """`longest`: bytes of the longest message that the peer receives; None if it receives any."""
         self.in_process = in_process
+        self.ack_seconds = ACK_SECONDS
+        """How long an acknowledgement may wait for a message that carries it."""
         self._longest = longest
         self.sent = 0
         self.received = 0
@@ -201,11 +206,11 @@ class Stream:
 
     def owes_acknowledgement(self, now: float) -> bool:
         """Whether a separate Acknowledge must be sent now."""
-        return self.owed >= ACK_MESSAGES or (self.owed > 0 and now >= self._owed_since + ACK_SECONDS)
+        return self.owed >= ACK_MESSAGES or (self.owed > 0 and now >= self._owed_since + self.ack_seconds)
 
     def acknowledgement_due(self) -> float | None:
         """When a separate Acknowledge must be sent; None if every message is acknowledged."""
-        return self._owed_since + ACK_SECONDS if self.owed else None
+        return self._owed_since + self.ack_seconds if self.owed else None
 
     def broken(self, unwritten: Frames | None = None) -> None:
         """The connection is gone, and did not take this message; what is sent from now on waits for the next epoch."""

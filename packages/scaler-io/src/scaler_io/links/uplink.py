@@ -11,13 +11,16 @@ from typing import Any
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp, UplinkEvent
 from scaler_io.links.streams import (
     ACK_MESSAGES,
+    ACK_SECONDS,
     LONGEST_HEARTBEAT_SECONDS,
+    PATIENT_ACK_SECONDS,
     Frames,
     Stream,
     StreamMismatchError,
     is_numbered,
     message_of,
 )
+from scaler_protocol.coalescing import pressure
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Acknowledge, Heartbeat, Hello, NeedHello, Refused, Welcome
 from scaler_protocol.messages import MESSAGE_MOST, Message
@@ -49,12 +52,17 @@ class LinkState(Enum):
 
 
 class Uplink:
-    """The connecting side of one link; `in_process` if messages are passed as objects instead of encoded."""
+    """The connecting side of one link; `in_process` if messages are passed as objects instead of encoded.
 
-    def __init__(self, hello: Hello, now: float, *, timeout_seconds: float, in_process: bool = False) -> None:
+    One that is `patient` acknowledges later while the service is busy: for peers that are not sent much.
+    """
+
+    def __init__(
+        self, hello: Hello, now: float, *, timeout_seconds: float, in_process: bool = False, patient: bool = False
+    ) -> None:
         self.state = LinkState.DOWN
         self.peer_incarnation = 0
-        self._hello = hello
+        self._hello, self._patient = hello, patient
         self._timeout = timeout_seconds
         self._heartbeat = 1.0
         self.busy = 0.0
@@ -223,6 +231,8 @@ class Uplink:
             self._is_there = True
             self._heartbeat = heartbeat.seconds or self._heartbeat
             self.busy = heartbeat.busy
+            is_patient = self._patient and pressure(self.busy) > 0
+            self._stream.ack_seconds = PATIENT_ACK_SECONDS if is_patient else ACK_SECONDS
             if not heartbeat.echo:
                 self._heartbeat_at = now
                 self._out.append(self._stream.write(Heartbeat(heartbeat.sent, echo=True)))

@@ -92,10 +92,12 @@ class ServiceTurn:
         clock: Callable[[], float] = time.monotonic,
         perform: Mapping[type, Callable[[Any], object]] = MappingProxyType({}),
         hold: Hold | None = None,
+        tell_busy: Callable[[float], object] = float,
     ) -> None:
         """`perform` tells how to perform effects of this core alone, by type.
 
         `hold` takes the messages of a turn and the routes to close after them, and returns those that may leave now.
+        `tell_busy` is called each BUSY_SECONDS with the share of its time for which the service was at work.
         """
         self.malformed = 0
         self._name = name
@@ -105,6 +107,7 @@ class ServiceTurn:
         self._stop = stop
         self._clock = clock
         self._hold = hold
+        self._tell_busy = tell_busy
         self._now = self._tick_at = 0.0
         self._worked, self._measured_at = 0.0, clock()
         """Seconds at work since then."""
@@ -136,6 +139,7 @@ class ServiceTurn:
         self._worked += now - began
         if (elapsed := now - self._measured_at) >= BUSY_SECONDS:
             self._hub.busy = min(1.0, max(0.0, self._worked / elapsed))
+            self._tell_busy(self._hub.busy)
             self._worked, self._measured_at = 0.0, now
 
     def revoke(self, keys: Collection[bytes]) -> None:
@@ -261,7 +265,7 @@ class ServiceTurn:
 class ServerLoop:
     """Runs a core behind a listening socket on the running asyncio loop, until it is closed.
 
-    `stop` is called when the core wants to end; `perform` and `hold` are those of ServiceTurn.
+    `stop` is called when the core wants to end; the other parameters are those of ServiceTurn.
     """
 
     def __init__(
@@ -273,9 +277,10 @@ class ServerLoop:
         stop: Callable[[], None],
         perform: Mapping[type, Callable[[Any], object]] = MappingProxyType({}),
         hold: Hold | None = None,
+        tell_busy: Callable[[float], object] = float,
     ) -> None:
         self._listener = listener
-        self._service = ServiceTurn(name, listener, hub, core, stop, perform=perform, hold=hold)
+        self._service = ServiceTurn(name, listener, hub, core, stop, perform=perform, hold=hold, tell_busy=tell_busy)
         self._turns = TurnLoop(self._service)
         self._loop = asyncio.get_running_loop()
         for watched in listener.watched:

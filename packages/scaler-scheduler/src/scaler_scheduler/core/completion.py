@@ -43,7 +43,7 @@ from scaler_scheduler.core.suspects import NOBODY, blame
 
 RELEASE_SECONDS = 0.05
 """Releases, and Ended for watching sessions, are collected for this long, and for longer where many agents get them."""
-RELEASES_PER_SECOND = 2000
+RELEASES_PER_SECOND = 500
 """Messages with releases, beyond which they are collected for longer, up to LONGEST_RELEASE_SECONDS."""
 LONGEST_RELEASE_SECONDS = 1.0
 _SAMPLES = 3

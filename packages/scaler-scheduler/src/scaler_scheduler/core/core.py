@@ -196,6 +196,10 @@ class SchedulerCore:
         self.state.event_log.now = now
         handler(peer, event, now)
 
+    def note_busy(self, share: float) -> None:
+        """The scheduler is busy for this share of its time."""
+        self._dispatch.note_busy(share)
+
     def settle(self, now: float) -> list[Effect | SendToStorage | WriteDump]:
         """Make every pending decision once; returns the effects to perform."""
         state = self.state

@@ -1,12 +1,13 @@
 """Dispatch: which agent gets which waiting task, and which agent is asked to return queued runs.
 
 An agent is given measured work for `horizon_seconds` per worker and, for tasks of at most BEHIND_SECONDS, one more task
-to queue behind each running one; at most its queue size, and at most its window, which doubles as results come back
-(slow start). Chains, suspects, exclusive, nested and pinned tasks may exceed the window. So a worker is not idle while
-a message travels, and little work queues behind a task that turns out to be slow. Tasks go to the least loaded agent of
-a worker class (`even_load`); the policy `capability` serves classes with few capabilities first, so that workers with
-rare capabilities stay free for tasks that need them. When no task waits and some agent has idle workers, agents with
-queued work are asked to return part of it: those whose workers are in long runs, and those with the most work.
+to queue behind each running one; of longer ones some ahead while the scheduler is busy (`scaler_protocol.coalescing`);
+at most its queue size, and at most its window, which doubles as results come back (slow start). Chains, suspects,
+exclusive, nested and pinned tasks may exceed the window. So a worker is not idle while a message travels, and little
+work queues behind a task that turns out to be slow. Tasks go to the least loaded agent of a worker class (`even_load`);
+the policy `capability` serves classes with few capabilities first, so that workers with rare capabilities stay free for
+tasks that need them. When no task waits and some agent has idle workers, agents with queued work are asked to return
+part of it: those whose workers are in long runs, and those with the most work.
 
 A turn first plans which agent gets which tasks, moves planned tasks to where their inputs are
 (`scaler_scheduler.core.locality`), and then starts the runs: run ids are made once, consecutive for each agent.
@@ -19,6 +20,7 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 
+from scaler_protocol.coalescing import QUEUED_WAIT_SHARE, pressure, tasks_ahead
 from scaler_protocol.errors import NoWorkerError
 from scaler_protocol.messages import NeedFunctions, Recall
 from scaler_protocol.monitoring import EventKind
@@ -76,6 +78,8 @@ class Dispatch:
         self._foreign = ForeignRuntimes()
         self._pushes = 0
         self._classes_changed = False
+        self._pressure = 0.0
+        """How much is dispatched ahead: see `scaler_protocol.coalescing`."""
         self._rebalance_at = 0.0
         self._unbalanced = False
         self._changed: dict[AgentRecord, None] = {}
@@ -116,6 +120,10 @@ class Dispatch:
             self._short.class_left(worker_class)
             self._state.waiting.remove_class(worker_class)
             self._classes_changed = True
+
+    def note_busy(self, share: float) -> None:
+        """The scheduler is busy for this share of its time: more tasks are dispatched ahead, or fewer."""
+        self._pressure = pressure(share)
 
     def queue_defined(self, functions: Iterable[FunctionRecord], now: float) -> None:
         """The bytes of these functions have arrived: queue the tasks that were HELD for them."""
@@ -261,7 +269,7 @@ class Dispatch:
     def _list_room(self, agent: AgentRecord, active: int) -> None:
         """List an agent among those with room if it may have some, with `active` tasks; it has no valid entry now."""
         workers = agent.workers
-        if active >= workers:
+        if active >= workers + math.ceil(self._pressure * QUEUED_WAIT_SHARE * workers):
             longest = self._state.config.horizon_seconds + BEHIND_SECONDS
             if agent.load >= workers * longest or active >= min(agent.window, workers * agent.queue_size):
                 return  # as `_room` would find, whichever lane is next
@@ -329,6 +337,8 @@ class Dispatch:
             return max(0, idle)
         horizon = self._state.config.horizon_seconds
         seconds = lane.first.group.function.seconds
+        if seconds is not None and seconds > BEHIND_SECONDS:
+            idle = min(most, idle + tasks_ahead(self._pressure, seconds, agent.workers))
         if (granted := self._granted(agent, lane)) is not None:
             planned = active - agent.active
             most = min(most, max(granted - planned, WITHOUT_GRANT * agent.workers - active, 0))

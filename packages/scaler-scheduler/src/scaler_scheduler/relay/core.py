@@ -484,6 +484,10 @@ class RelayCore:
 
     # --- one turn ---------------------------------------------------------------------------------------------------
 
+    def note_busy(self, share: float) -> None:
+        """The relay is busy for this share of its time."""
+        self._core.note_busy(share)
+
     def settle(self, now: float) -> list[RelayEffect]:
         """Make every pending decision once; returns the effects to perform."""
         if now >= self._sweep_at:

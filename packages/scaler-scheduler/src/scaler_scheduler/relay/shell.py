@@ -110,7 +110,7 @@ class RelayService:
             worker_links=worker_connections,
         )
         perform[ReconnectAgents] = lambda effect: hub.reconnect(time.monotonic())
-        reception = ServerLoop("Relay", self._listener, hub, core, stop, perform)
+        reception = ServerLoop("Relay", self._listener, hub, core, stop, perform, tell_busy=core.note_busy)
         if self._options.ready_fd is not None:
             # The process that started this one may have ended; then this one is about to be stopped, too.
             with contextlib.suppress(BrokenPipeError), os.fdopen(self._options.ready_fd, "wb", 0) as ready:

@@ -81,7 +81,7 @@ class SchedulerService:
             self._ends_cluster = "a client has shut it down"
             stop()
 
-        reception = ServerLoop("Scheduler", listener, hub, core, shut_down, perform, hold)
+        reception = ServerLoop("Scheduler", listener, hub, core, shut_down, perform, hold, core.note_busy)
         if journal is not None:
             journal.serve(reception.write)
         self._say_ready(listener.address)

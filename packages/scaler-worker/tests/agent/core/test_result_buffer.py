@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from scaler_protocol.coalescing import QUEUED_WAIT_SECONDS, WAIT_SECONDS, WAIT_SHARE
 from scaler_protocol.messages import Done, Output, Status
 from scaler_protocol.profiles import Profile
-from scaler_worker.agent.core.result_buffer import FEW, WAIT_SECONDS, WAIT_SHARE, DoneRow, ResultBuffer
+from scaler_worker.agent.core.result_buffer import FEW, DoneRow, ResultBuffer
 
 TASK = 1 << 32
 
@@ -19,7 +20,7 @@ def waiting(busy: float, *rows: DoneRow) -> tuple[ResultBuffer, float]:
     buffer.wait(busy)
     for number, each in enumerate(rows):
         buffer.append(TASK + number, each)
-        due = buffer.due(100.0)
+        due = buffer.due(100.0, has_queued=False)
     return buffer, due - 100.0
 
 
@@ -38,21 +39,27 @@ def test_the_wait_grows_with_the_load_and_is_a_small_share_of_the_run() -> None:
 def test_the_wait_begins_with_the_first_outcome() -> None:
     buffer, _ = waiting(1.0, row(10.0))
     buffer.append(TASK + 1, row(10.0))
-    assert abs(buffer.due(100.015) - 100.0 - WAIT_SECONDS) < 1e-9
+    assert abs(buffer.due(100.015, has_queued=False) - 100.0 - WAIT_SECONDS) < 1e-9
     (done,) = buffer.take()
     assert isinstance(done, Done)
     assert len(done.tasks) == 2
     buffer.append(TASK + 2, row(10.0))
-    assert abs(buffer.due(200.0) - 200.0 - WAIT_SECONDS) < 1e-9
+    assert abs(buffer.due(200.0, has_queued=False) - 200.0 - WAIT_SECONDS) < 1e-9
+
+
+def test_they_wait_longer_while_runs_are_queued_and_no_longer_than_that() -> None:
+    buffer, _ = waiting(1.0, row(10.0))
+    assert buffer.due(100.01, has_queued=True) == 100.0 + QUEUED_WAIT_SECONDS
+    assert buffer.due(100.1, has_queued=False) == 100.0 + WAIT_SECONDS, "the last queued run has started"
 
 
 def test_failures_output_and_many_outcomes_do_not_wait() -> None:
     assert waiting(1.0, row(10.0), row(10.0, Status.RAISED))[1] == 0.0
     buffer, _ = waiting(1.0, row(10.0))
     buffer.write(TASK, 1, b"text")
-    assert buffer.due(100.0) == 100.0
+    assert buffer.due(100.0, has_queued=False) == 100.0
     assert [type(message) for message in buffer.take()] == [Output, Done]
     many = FEW + 1
     profiles = [Profile(10_000_000, 0, 0, 0, 0, 1).packed()] * many
     buffer.extend(range(TASK, TASK + many), range(many), [0] * many, [b""] * many, profiles, (), 0)
-    assert buffer.due(100.0) == 100.0
+    assert buffer.due(100.0, has_queued=False) == 100.0

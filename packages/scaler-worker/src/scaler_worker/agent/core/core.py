@@ -205,7 +205,7 @@ class AgentCore:
                 in_flight.send(NeedFunctions(functions))
             in_flight.needed.clear()
         if self._results:
-            self._results_at = self._results.due(now)
+            self._results_at = self._results.due(now, has_queued=bool(in_flight.waiting_count))
             if now >= self._results_at or any(isinstance(effect, events.EndAgent) for effect in self._effects):
                 self._effects += map(events.SendToScheduler, self._results.take())
         effects = self._effects[:]

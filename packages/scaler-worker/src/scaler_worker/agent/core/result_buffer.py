@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from scaler_protocol.coalescing import pressure, wait_seconds
 from scaler_protocol.ids import SESSION_BITS
 from scaler_protocol.messages import MESSAGE_IDS, MESSAGE_LIMIT, Done, Output, pieces_of
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import profile_at
 
-WAIT_SECONDS = 0.02
-"""The longest wait of outcomes for others, while the scheduler is busy all the time."""
-BUSY_FROM = 0.5
-"""Up to this share of its time the scheduler is not busy."""
-WAIT_SHARE = 0.02
-"""The most of the duration of a run that its outcome waits."""
 FEW = 8
 """More outcomes at once are company enough."""
 DoneRow = tuple[int, int, bytes, bytes, bool]
@@ -50,10 +45,10 @@ class _Columns:
 class ResultBuffer:
     """Collects outcomes and output per turn: messages per session of at most MESSAGE_LIMIT bytes and MESSAGE_IDS.
 
-    While the scheduler is busy, values wait for company: a message costs it as much as many outcomes in one.
+    While the scheduler is busy, values wait for company (`scaler_protocol.coalescing`).
     """
 
-    __slots__ = ("_agent", "_full", "_open", "_output", "_since", "_wait_most", "_waits")
+    __slots__ = ("_agent", "_full", "_open", "_output", "_pressure", "_shortest", "_since")
 
     def __init__(self, agent: str) -> None:
         """`agent` is the name that the messages give."""
@@ -61,21 +56,23 @@ class ResultBuffer:
         self._open: dict[int, _Columns] = {}
         self._full: list[Done] = []
         self._output: list[tuple[int, int, bytes]] = []
-        self._wait_most = self._waits = 0.0
-        """Seconds that outcomes may wait, and that those here do."""
+        self._pressure = 0.0
+        """How long outcomes wait: see `scaler_protocol.coalescing`."""
+        self._shortest = 0.0
+        """Duration in seconds of the shortest run whose outcome waits here; 0 if none does."""
         self._since: float | None = None
 
     def wait(self, busy: float) -> None:
         """The scheduler is busy for this share of its time."""
-        self._wait_most = WAIT_SECONDS * max(0.0, (busy - BUSY_FROM) / (1.0 - BUSY_FROM))
+        self._pressure = pressure(busy)
 
-    def due(self, now: float) -> float:
-        """When to `take` what is here; call it in each turn."""
-        if not self._waits or self._output or self._full:
+    def due(self, now: float, *, has_queued: bool) -> float:
+        """When to `take` what is here; call it in each turn. `has_queued`: whether runs are queued at this host."""
+        if not self._shortest or self._output or self._full:
             return now
         if self._since is None:
             self._since = now
-        return self._since + self._waits
+        return self._since + wait_seconds(self._pressure, self._shortest, has_queued=has_queued)
 
     def __bool__(self) -> bool:
         return bool(self._open or self._full or self._output)
@@ -91,8 +88,9 @@ class ResultBuffer:
         size: int,
     ) -> None:
         """Add outcomes of tasks of one session; `size` is the total of the payloads in bytes."""
-        if self._wait_most or self._waits:
-            self._waits = min(self._waits if self else WAIT_SECONDS, self._wait_of(statuses, profiles))
+        if self._pressure or self._shortest:
+            shortest = self._shortest_of(statuses, profiles)
+            self._shortest = min(self._shortest, shortest) if self else shortest
         columns = self._columns(tasks[0] >> SESSION_BITS, len(tasks), size)
         columns.stored += [len(columns.tasks) + position for position in stored]
         columns.tasks += tasks
@@ -101,11 +99,12 @@ class ResultBuffer:
         columns.payloads += payloads
         columns.profiles += profiles
 
-    def _wait_of(self, statuses: Sequence[int], profiles: Sequence[bytes]) -> float:
-        """How long these outcomes may wait: a small share of their runs, since their workers may be idle meanwhile."""
+    @staticmethod
+    def _shortest_of(statuses: Sequence[int], profiles: Sequence[bytes]) -> float:
+        """The duration in seconds of the shortest of these runs; 0 if their outcomes do not wait."""
         if any(statuses) or len(profiles) > FEW:
             return 0.0
-        return min(self._wait_most, WAIT_SHARE * min(profile_at(each, 0).duration_us for each in profiles) / 1e6)
+        return min(profile_at(each, 0).duration_us for each in profiles) / 1e6
 
     def append(self, task: int, row: DoneRow) -> None:
         """Add one outcome."""
@@ -139,4 +138,4 @@ class ResultBuffer:
         yield from self._full
         for columns in self._open.values():
             yield columns.done(self._agent)
-        self._full, self._open, self._since, self._waits = [], {}, None, 0.0
+        self._full, self._open, self._since, self._shortest = [], {}, None, 0.0

@@ -1,0 +1,39 @@
+"""Coalescing: how long outcomes wait for others while a scheduler is busy, and what hosts get to run meanwhile. Pure.
+
+A message costs a scheduler about as much as the ten outcomes in it, so a busy one handles more tasks per second if they
+come together. An outcome that waits leaves its worker idle unless the host has another task queued. Hence two waits: a
+short one for hosts with nothing queued, and a longer one for the others. A busy scheduler gives its hosts as many tasks
+ahead as end in the longer wait, and can recall them. Tasks so short that hosts have queues anyway need neither.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+BUSY_FROM: Final = 0.5
+"""Up to this share of its time a scheduler is not busy."""
+WAIT_SECONDS: Final = 0.02
+WAIT_SHARE: Final = 0.02
+"""The longest wait, also as a share of the run, on a host with nothing queued; for a scheduler that is always busy."""
+QUEUED_WAIT_SECONDS: Final = 0.25
+QUEUED_WAIT_SHARE: Final = 0.2
+"""The same on a host with tasks queued."""
+
+
+def pressure(busy: float) -> float:
+    """How much longer than not at all outcomes wait, from 0 to 1: `busy` is the share of its time of a scheduler."""
+    return max(0.0, (busy - BUSY_FROM) / (1.0 - BUSY_FROM))
+
+
+def wait_seconds(pressure: float, run_seconds: float, *, has_queued: bool) -> float:
+    """How long the outcome of a run of this duration waits at most."""
+    if has_queued:
+        return pressure * min(QUEUED_WAIT_SECONDS, QUEUED_WAIT_SHARE * run_seconds)
+    return pressure * min(WAIT_SECONDS, WAIT_SHARE * run_seconds)
+
+
+def tasks_ahead(pressure: float, run_seconds: float, workers: int) -> int:
+    """How many tasks a host is given beyond one for each worker: as many as end while an outcome waits."""
+    wait = wait_seconds(pressure, run_seconds, has_queued=True)
+    return math.ceil(workers * wait / run_seconds) if wait else 0
