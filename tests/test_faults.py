@@ -14,7 +14,7 @@ import pytest
 
 from scaler import Client
 from scaler_protocol.errors import SchedulerLostError, WorkerDiedError
-from support.fault_tasks import bulky, kill_agent, step
+from support.fault_tasks import bulky, kill_agent, step, stop_when_next_is_read
 from support.faults import Services, template_of
 from support.foreign_clients import babbling
 from support.gates import SECONDS
@@ -82,7 +82,17 @@ def test_a_worker_that_stands_still_is_replaced(tmp_path: Path) -> None:
             pid = client.submit(os.getpid).result(SECONDS)
             os.kill(pid, signal.SIGSTOP)
             assert client.submit(os.getpid).result(2 * SECONDS) != pid
-        assert "is replaced: it has read no task for" in agent.said()
+        assert "is replaced: it has begun no task for" in agent.said()
+
+
+def test_a_worker_that_stands_still_with_a_task_that_it_has_read_is_replaced(tmp_path: Path) -> None:
+    """A process that a signal stops while the kernel reads for it has read, where the processor is busy meanwhile."""
+    with Services(tmp_path) as services:
+        agent = services.add_agent(1)
+        with Client(services.address) as client:
+            pid = client.submit(stop_when_next_is_read).result(SECONDS)
+            assert client.submit(os.getpid).result(2 * SECONDS) != pid
+        assert "is replaced: it has begun no task for" in agent.said()
 
 
 def test_the_template_is_killed(tmp_path: Path) -> None:

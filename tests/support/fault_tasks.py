@@ -15,6 +15,8 @@ from pathlib import Path
 
 from scaler import Client
 from scaler_protocol.errors import SessionExhaustedError
+from scaler_worker.ipc.frames import TaskColumns, unpack_tasks
+from scaler_worker.worker import runner
 from support.gates import SECONDS
 from support.tasks import note
 from support.waiting import wait_until
@@ -59,6 +61,17 @@ def kill_agent(path: str) -> None:
 
 def _parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[1])
+
+
+def stop_when_next_is_read() -> int:
+    """The worker stops as soon as it has read its next task; its process."""
+
+    def stop(datagram: bytes) -> TaskColumns:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return unpack_tasks(datagram)
+
+    setattr(runner, unpack_tasks.__name__, stop)
+    return os.getpid()
 
 
 def leave_at_once(path: str) -> None:

@@ -46,7 +46,7 @@ from scaler_protocol.storage import DeleteObjects
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.core import AgentCore
 from scaler_worker.agent.core.events import SCHEDULER
-from scaler_worker.agent.core.in_flight import UNREAD_SECONDS
+from scaler_worker.agent.core.in_flight import STILL_SECONDS
 from scaler_worker.agent.core.records import GROUP, NO_RUN, AgentConfig, WorkerRecord, run_ids
 from scaler_worker.ipc.frames import (
     DatagramReturned,
@@ -432,19 +432,64 @@ def test_only_the_running_task_is_charged() -> None:
     assert Counter(host.status.values())[Status.LOST] == 1
 
 
-@pytest.mark.parametrize("timeout", [0.0, 2.0])
-def test_a_worker_that_reads_nothing_is_replaced(timeout: float) -> None:
+@pytest.mark.parametrize("has_read", [False, True])
+@pytest.mark.parametrize("timeout", [0.0, 0.01, 2.0])
+def test_a_worker_that_begins_nothing_is_replaced(timeout: float, has_read: bool) -> None:
     """It is stopped, say. Its runs have no part in that, so they are not charged, and run elsewhere."""
     host = Host(1)
     host.ready(0)
     begun = host.now
     runs = host.run(3, timeout_seconds=timeout)
+    if has_read:
+        host.workers[0].current = host.workers[0].unread.pop(0)
     while host.workers[0].alive:
         host.wait_until_due()
-    assert 2 * UNREAD_SECONDS <= host.now - begun < 3 * UNREAD_SECONDS
-    assert "is replaced: it has read no task for 1" in host.logs[-1]
+        assert host.now < begun + 3 * STILL_SECONDS
+    assert host.now - begun >= 2 * STILL_SECONDS
+    assert "is replaced: it has begun no task for 1" in host.logs[-1]
     host.drain()
     assert host.ran == set(runs) and not host.charged and set(host.status.values()) == {Status.VALUE}
+
+
+def test_a_worker_that_stands_still_between_two_runs_of_a_datagram_is_replaced() -> None:
+    host = Host(1)
+    host.ready(0)
+    host.run(1)
+    host.step(0)
+    runs = host.run(3)
+    host.step(0)
+    ended = host.now
+    assert len(_in_flight(host, 0)) == 2 and host.workers[0].current is not None
+    while host.workers[0].alive:
+        host.wait_until_due()
+        assert host.now < ended + 3 * STILL_SECONDS
+    host.drain()
+    assert host.ran >= set(runs) and not host.charged and set(host.status.values()) == {Status.VALUE}
+
+
+def test_a_worker_waits_for_storage_as_long_as_that_takes() -> None:
+    """Its cell shows a run that it has returned; the result of the one before is in transit."""
+    host = Host(2)
+    host.ready_all()
+    host.run(2)
+    host.drain()
+    host.run(100)
+    host.workers[0].begin()
+    while host.workers[1].unread or host.workers[1].current:
+        host.step(1)
+    host.now += 1.0
+    host.settle()
+    host.read_run(0)
+    host.workers[1].begin()
+    host.step(0, soon=True)
+    host.step(0)
+    assert [type(event) for event in host.workers[0].unsaid] == [RunsEnded, DatagramReturned]
+    for _ in range(10):
+        host.now += STILL_SECONDS
+        host.settle()
+    assert host.workers[0].alive and not host.logs
+    host.drain()
+    assert host.outcomes == Counter(range(1, host.next))
 
 
 def test_a_worker_that_reads_late_goes_on() -> None:
@@ -452,10 +497,10 @@ def test_a_worker_that_reads_late_goes_on() -> None:
     host.ready(0)
     for _ in range(5):
         host.run(1)
-        host.now += 1.5 * UNREAD_SECONDS  # the agent was paused as well
+        host.now += 1.5 * STILL_SECONDS  # the agent was paused as well
         host.settle()
         host.workers[0].begin()
-        host.now += 10 * UNREAD_SECONDS
+        host.now += 10 * STILL_SECONDS
         host.settle()
         host.step(0)
     assert host.workers[0].alive and len(host.ran) == 5 and not host.logs

@@ -47,8 +47,8 @@ OUTLIERS: Final = 32
 """The slowest of each OUTLIERS runs does not count for the estimate of its function."""
 RETRY_SECONDS: Final = 0.05
 """Interval between attempts to stop a run."""
-UNREAD_SECONDS: Final = 5.0
-"""A worker that leaves what it was sent unread for twice as long is stopped, or hangs between two tasks."""
+STILL_SECONDS: Final = 5.0
+"""A worker that begins nothing of what it was sent for twice as long is stopped, or hangs between two tasks."""
 
 
 class InFlight:
@@ -244,12 +244,12 @@ class InFlight:
         return entries
 
     def _watch(self, worker: WorkerRecord) -> None:
-        """Schedule `check_times` for the time when the worker's next run is overdue, times out or is still unread."""
+        """Schedule `check_times` for the time when the worker's next run is overdue, times out or has not begun."""
         head = worker.datagrams[0]
-        if not (head.at or head.probed):
-            self.check_at = min(self.check_at, head.since + UNREAD_SECONDS)
-        if timeout := head.entries[head.at][2].timeout:
-            self.check_at = min(self.check_at, head.since + timeout)
+        if not head.begun:
+            self.check_at = min(self.check_at, _unbegun_at(head))
+        if timeout := head.entries[head.at][GROUP].timeout:
+            self.check_at = min(self.check_at, _stop_at(head, timeout))
         if worker.withdrawn or len(worker.datagrams) > 1 or (not head.revoked and head.at + 1 < len(head.entries)):
             self.check_at = min(self.check_at, _overdue_at(head))
 
@@ -293,7 +293,8 @@ class InFlight:
 
     def _advance(self, worker: WorkerRecord, count: int, now: float) -> None:
         head = worker.datagrams[0]
-        worker.unread_seconds = 0.0
+        worker.still_seconds = 0.0
+        head.begun = False
         head.at += count
         worker.last_run = head.entries[head.at - 1][0]
         head.since = now
@@ -398,7 +399,7 @@ class InFlight:
 
         If it happens twice without a revocation, a task has overwritten the revoked sequence.
         """
-        worker.last_run, worker.unread_seconds = event.run, 0.0
+        worker.last_run, worker.still_seconds = event.run, 0.0
         # A run that was reclaimed from a revoked datagram may be in the next one already, which is not returned.
         entry = worker.next_entry()
         if entry is None or entry[RUN] != event.run or worker.datagrams[0].sequence != event.sequence:
@@ -445,31 +446,43 @@ class InFlight:
         for handle in event.handles:
             worker.defined.pop(handle, None)
         head = worker.datagrams[0] if worker.datagrams else None
-        if head is not None and head.sequence in event.sequences:
-            # The agent may have been paused itself: one look counts for UNREAD_SECONDS at most.
-            worker.unread_seconds += min(now - head.since, UNREAD_SECONDS)
         for datagram in [each for each in reversed(worker.datagrams) if each.sequence in event.sequences]:
             worker.datagrams.remove(datagram)
             self._requeue(worker, datagram.left())
         if worker.datagrams and worker.datagrams[0] is not head:
             worker.datagrams[0].since = now
         self._workers.reindex(worker, now)
-        if worker.unread_seconds >= 2 * UNREAD_SECONDS and worker.state != WorkerState.STOPPING:
-            text = f"it has read no task for {worker.unread_seconds:.0f} s: it is stopped, or hangs between two tasks"
+        if head is not None and head.sequence in event.sequences:
+            self._stood_still(worker, head, now)
+
+    def run_seen(self, worker: WorkerRecord, event: events.RunSeen, now: float) -> None:
+        """The worker's current run after a recall is known: kill the worker if that run is to be stopped.
+
+        A worker that stands still may have read its next datagram: the kernel, which was in the middle of that, ends it
+        before it stops the process.
+        """
+        entry, run = worker.next_entry(), worker.run_named(event.run)
+        if entry is not None and worker.state != WorkerState.STOPPING:
+            head = worker.datagrams[0]
+            head.begun = head.begun or bool(worker.begun(event.run))
+            if not head.begun:
+                self._stood_still(worker, head, now)
+            elif entry[RUN] == run == worker.kill_target:
+                self.kill(worker, run, worker.kill_reason, now)
+            elif run == entry[RUN] in worker.withdrawn and (_is_long(entry) or now >= head.since + head.patience):
+                self.kill(worker, run, b"", now)
+        worker.kill_target = worker.kill_target if worker.state == WorkerState.STOPPING else None
+
+    def _stood_still(self, worker: WorkerRecord, head: Datagram, now: float) -> None:
+        """The worker has begun nothing of the first datagram since the last look: kill it if that was so for long."""
+        # The agent may have been paused itself: one look counts for STILL_SECONDS at most.
+        worker.still_seconds += min(now - max(head.since, head.seen), STILL_SECONDS)
+        head.seen = now
+        if worker.still_seconds >= 2 * STILL_SECONDS and worker.state != WorkerState.STOPPING:
+            text = f"it has begun no task for {worker.still_seconds:.0f} s: it is stopped, or hangs between two tasks"
             text = f"{worker.name} (process {worker.pid}) is replaced: {text}"
             self.effects.append(Log(logging.WARNING, text, worker=worker.name))
             self.kill(worker, None, b"", now)
-
-    def run_seen(self, worker: WorkerRecord, event: events.RunSeen, now: float) -> None:
-        """The worker's current run after a recall is known: kill the worker if that run is to be stopped."""
-        entry, run = worker.next_entry(), worker.run_named(event.run)
-        if entry is not None and entry[RUN] == run and worker.state != WorkerState.STOPPING:
-            head = worker.datagrams[0]
-            if run == worker.kill_target:
-                self.kill(worker, run, worker.kill_reason, now)
-            elif run in worker.withdrawn and (_is_long(entry) or now >= head.since + head.patience):
-                self.kill(worker, run, b"", now)
-        worker.kill_target = worker.kill_target if worker.state == WorkerState.STOPPING else None
 
     def run_read(self, worker: WorkerRecord, event: events.RunRead, now: float) -> None:
         """The answer to ReadRun: the revocation is effective, so requeue the runs behind the current one."""
@@ -538,24 +551,24 @@ class InFlight:
     # --- time -------------------------------------------------------------------------------------------------------
 
     def check_times(self, now: float) -> None:
-        """Stop runs that exceed their timeout; reclaim runs behind overdue ones, and those that are not read."""
+        """Stop runs that exceed their timeout; reclaim runs behind overdue ones, and those that are not begun."""
         self.check_at = math.inf
         for worker in self._workers:
             if not worker.datagrams or worker.state == WorkerState.STOPPING:
                 continue
             head = worker.datagrams[0]
-            if not (head.at or head.probed) and now >= head.since + UNREAD_SECONDS:
-                head.probed = True
-                self.effects.append(events.RecallTail(worker.number))
             entry = head.entries[head.at]
             timeout = entry[GROUP].timeout
-            if timeout and now >= head.since + timeout:
+            if timeout and now >= _stop_at(head, timeout):
                 message = f"the task ran longer than its timeout of {timeout:g} s and was stopped"
                 self.stop_run(worker, entry[RUN], TaskTimeoutError(message, timeout_seconds=timeout))
-                head.since = now - timeout + RETRY_SECONDS
+                head.asked = now
             elif now >= _overdue_at(head):
                 self.reclaim(worker)
                 head.checked = now
+            if not head.begun and now >= _unbegun_at(head):
+                head.asked = now
+                self.effects.append(events.RecallTail(worker.number))
             self._watch(worker)
 
 
@@ -563,6 +576,16 @@ def _expected_end(worker: WorkerRecord) -> float:
     """When the first datagram of a worker, which has one, will have ended."""
     head = worker.datagrams[0]
     return head.since + head.estimate / 1e6 * (1 - head.at / len(head.entries))
+
+
+def _unbegun_at(head: Datagram) -> float:
+    """When to look whether the worker has begun its next run."""
+    return max(head.since, head.seen, head.asked) + STILL_SECONDS
+
+
+def _stop_at(head: Datagram, timeout: float) -> float:
+    """When to stop the current run, or to try that again."""
+    return max(head.since + timeout, head.asked + RETRY_SECONDS)
 
 
 def _overdue_at(head: Datagram) -> float:

@@ -135,7 +135,19 @@ def run_ids(entries: Iterable[Entry]) -> list[int]:
 class Datagram:
     """Runs that were sent to a worker together; `at` is the position of the first that has not ended."""
 
-    __slots__ = ("at", "checked", "entries", "estimate", "patience", "probed", "revoked", "sequence", "since")
+    __slots__ = (
+        "asked",
+        "at",
+        "begun",
+        "checked",
+        "entries",
+        "estimate",
+        "patience",
+        "revoked",
+        "seen",
+        "sequence",
+        "since",
+    )
 
     def __init__(self, sequence: int, entries: list[Entry], estimate: float) -> None:
         self.sequence, self.entries, self.estimate = sequence, entries, estimate
@@ -150,8 +162,12 @@ class Datagram:
         self.checked = 0.0
         """When the runs behind it were last reclaimed."""
         self.revoked = False
-        self.probed = False
-        """Whether it was recalled to see whether the worker has read it."""
+        self.begun = False
+        """Whether the worker was seen to have begun the run at `at`."""
+        self.seen = 0.0
+        """When the worker was last seen not to have begun it."""
+        self.asked = 0.0
+        """When it was last recalled to see that, or to stop the run."""
 
     def left(self) -> list[Entry]:
         """The runs that have not ended."""
@@ -200,7 +216,7 @@ class WorkerRecord:
         "sequence",
         "sessions",
         "state",
-        "unread_seconds",
+        "still_seconds",
         "was_asked_to_end",
         "withdrawn",
     )  # fmt: skip
@@ -236,8 +252,8 @@ class WorkerRecord:
         self.kill_status: int = Status.FAILED
         """The status of that run's outcome."""
         self.idle_since = 0.0
-        self.unread_seconds = 0.0
-        """For how long it has not read what it was sent, although it ran nothing."""
+        self.still_seconds = 0.0
+        """For how long it has begun nothing of what it was sent, although it ran nothing."""
         self.children: set[int] = set()
         """Unfinished tasks that the current run has submitted."""
         self.early: dict[int, EarlyReports] = {}
