@@ -46,7 +46,7 @@ from scaler_protocol.storage import DeleteObjects
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.core import AgentCore
 from scaler_worker.agent.core.events import SCHEDULER
-from scaler_worker.agent.core.in_flight import STILL_SECONDS
+from scaler_worker.agent.core.in_flight import READ_BYTES, STILL_SECONDS
 from scaler_worker.agent.core.records import GROUP, NO_RUN, AgentConfig, WorkerRecord, run_ids
 from scaler_worker.ipc.frames import (
     DatagramReturned,
@@ -267,7 +267,9 @@ class Host:
         elif isinstance(message, Returned):
             self.returned.update(message.runs)
 
-    def run(self, count: int, with_body: bool = True, tasks: Sequence[int] = (), **group: Any) -> range:
+    def run(
+        self, count: int, with_body: bool = True, tasks: Sequence[int] = (), call: bytes = b"call", **group: Any
+    ) -> range:
         """The scheduler sends runs, of new tasks unless `tasks` are given."""
         count = len(tasks) or count
         runs = range(self.next, self.next + count)
@@ -278,7 +280,7 @@ class Host:
             runs.start,
             [Group(function, **group)],
             list(tasks) or [session + run for run in runs],
-            Payloads([b"call"] * count),
+            Payloads([call] * count),
             functions=body[0],
             names=body[1],
             bodies=body[2],
@@ -449,6 +451,20 @@ def test_a_worker_that_begins_nothing_is_replaced(timeout: float, has_read: bool
     assert "is replaced: it has begun no task for 1" in host.logs[-1]
     host.drain()
     assert host.ran == set(runs) and not host.charged and set(host.status.values()) == {Status.VALUE}
+
+
+def test_a_worker_that_reads_a_long_call_is_given_the_time_for_it() -> None:
+    host = Host(1)
+    host.ready(0)
+    begun = host.now
+    host.run(1, call=bytes(5 * READ_BYTES))
+    host.workers[0].current = host.workers[0].unread.pop(0)
+    while host.workers[0].alive:
+        host.wait_until_due()
+        assert host.now < begun + 4 * STILL_SECONDS
+    assert host.now - begun >= 3 * STILL_SECONDS
+    host.drain()
+    assert len(host.ran) == 1 and not host.charged
 
 
 def test_a_worker_that_stands_still_between_two_runs_of_a_datagram_is_replaced() -> None:

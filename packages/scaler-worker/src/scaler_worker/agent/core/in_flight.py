@@ -49,6 +49,8 @@ RETRY_SECONDS: Final = 0.05
 """Interval between attempts to stop a run."""
 STILL_SECONDS: Final = 5.0
 """A worker that begins nothing of what it was sent for twice as long is stopped, or hangs between two tasks."""
+READ_BYTES: Final = 10_000_000
+"""What a worker reads of a long call in a second at least; a host that has little memory left is that slow."""
 
 
 class InFlight:
@@ -478,7 +480,8 @@ class InFlight:
         # The agent may have been paused itself: one look counts for STILL_SECONDS at most.
         worker.still_seconds += min(now - max(head.since, head.seen), STILL_SECONDS)
         head.seen = now
-        if worker.still_seconds >= 2 * STILL_SECONDS and worker.state != WorkerState.STOPPING:
+        reading = sum(len(call) for _, _, _, call, *_ in head.entries) // READ_BYTES
+        if worker.still_seconds >= 2 * STILL_SECONDS + reading and worker.state != WorkerState.STOPPING:
             text = f"it has begun no task for {worker.still_seconds:.0f} s: it is stopped, or hangs between two tasks"
             text = f"{worker.name} (process {worker.pid}) is replaced: {text}"
             self.effects.append(Log(logging.WARNING, text, worker=worker.name))
