@@ -197,7 +197,7 @@ def test_status_and_top_name_what_is_wrong_first(
     lonely.cancel()
     progress, first, *_ = done.stdout.splitlines()
     assert progress.endswith(" workers busy, 1 waiting.") and done.returncode == 0, done
-    assert first == "1 task needs `tpu=1`, which nobody offers." and first in top[0]
+    assert first == "1 task needs tpu=1, which nobody offers." and first in top[0]
 
 
 def test_object_storage_that_stands_still_for_a_while_answers_late(watched: LocalCluster, listening: Listening) -> None:
@@ -218,7 +218,7 @@ def test_why_a_task_waits_runs_and_ended(monitor: Address, listening: Listening,
     running = [user.submit(wait_at, gate.port, number) for number in range(2)]
     arrivals = [gate.arrive() for _ in running]
     said = printed("scaler_why", monitor, f"{running[0].task_id:x}")
-    assert said.startswith(("it runs on Worker", "it is queued on "))
+    assert said.startswith(("it runs on ", "it is queued on "))
     last = [user.submit(math.sqrt, number) for number in range(8)][-1]
     listening.wait_for(lambda model: model.tasks.find(last.task_id) is not None, SECONDS)
     said = printed("scaler_why", monitor, f"{last.task_id:x}")

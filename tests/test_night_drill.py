@@ -84,7 +84,7 @@ def test_eleven_things_break_and_are_named(drill: Drill) -> None:
     with Client(fleet.address, name="alice") as alice, Client(fleet.address, name="bob") as bob:
         # A missing capability, a poison task, a function that leaks, a slow host.
         lonely = alice.submit_verbose(math.sqrt, (4,), {}, capabilities={"tpu": 1})
-        drill.wait_named("1 task needs `tpu=1`, which nobody offers.")
+        drill.wait_named("1 task needs tpu=1, which nobody offers.")
         alice.submit(poison).exception(SECONDS)
         drill.wait_named(f"1 task of {FUNCTION}:poison failed without a result")
         for future in [alice.submit(leak) for _ in range(48)]:

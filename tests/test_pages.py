@@ -131,7 +131,7 @@ def test_every_page_shows_what_the_scheduler_says(
     wait_shown(page, "running", "2")
     assert (shown(page, "workers"), shown(page, "agents")) == ("2", "1")
     assert shown(page, "failed") == f"{status.raised + status.failed:,}"
-    wait_shown(page, "progress", f"{client.name}\tsupport.gates:wait_at\t0 %\t0\t5\tunknown")
+    wait_shown(page, "progress", f"{client.name}\tsupport.gates:wait_at\t0%\t0\t5\tunknown")
     line = page.get_by_test_id("last-failures").get_by_role("row").filter(has_text="explode").inner_text()
     assert line.split("\t")[2:] == ["ValueError: no", f"{failed.task_id:x}"]
     page.locator(".nicegui-echart").hover(position={"x": 300, "y": 60})
@@ -179,7 +179,7 @@ def test_every_page_shows_what_the_scheduler_says(
     page.goto(f"{site}/graphs")
     wait_shown(page, "graphs", "1-1 of 1")
     line = page.get_by_test_id("graphs").locator("tbody").get_by_role("row").inner_text()
-    assert line.split("\t")[3:11] == ["3", "3", "0", "0", "0", "0", "0", "100 %"]
+    assert line.split("\t")[3:11] == ["3", "3", "0", "0", "0", "0", "0", "100%"]
     page.get_by_test_id("graphs").locator("tbody").get_by_role("link").first.click()
     wait_shown(page, "graph-drawn", "3 nodes in 3 layers")
     wait_shown(page, "fact-critical path", "% of the time")
@@ -378,7 +378,7 @@ def test_pages_show_after_a_restart_what_was_before(monitor: Address, cluster: L
         page.get_by_test_id("workloads").locator("tbody tr").first.get_by_role("link").first.click()
         wait_shown(page, "fact-client", "tuesday")
         wait_shown(page, "fact-client, the other", "monday")
-        wait_shown(page, "comparison", "tasks\t60\t30\t+100 %\n")
+        wait_shown(page, "comparison", "tasks\t60\t30\t+100%\n")
         page.get_by_test_id("other-workloads").get_by_role("link").first.click()
         page.wait_for_url(re.compile(r"/workload/\d+/\d+$"))
         wait_shown(page, "comparison", "run, p95")

@@ -183,7 +183,7 @@ def test_a_task_that_ended_its_workers_is_in_the_task_stream_however_short_its_r
         assert bar[4:6] == ["failed", f"{future.task_id:x}"]
         assert 0.01 <= (bar[2] - bar[1]) / 1000 < 0.1
         sentence, *_ = why(listener.model, future.task_id)
-        assert "on process " in sentence and f"attempt {LOST_RUNS}" in sentence
+        assert "on host0-1000, " in sentence and f"attempt {LOST_RUNS}" in sentence
 
 
 def test_a_task_that_ended_since_an_input_failed_links_to_it() -> None:

@@ -58,12 +58,12 @@ NESTED: Final = MonitorStatus(
 def test_every_view_counts_workers_tasks_and_clients_alike_while_tasks_nest() -> None:
     model = MonitorModel()
     model.take(NESTED, 0.0)
-    sentence = "2 of 2 workers busy, 2 blocked parents, 2 queued on hosts, 4 waiting."
+    sentence = "2 of 2 workers busy, 2 blocked parents, 2 queued on hosts, 3 waiting, 1 held."
     assert findings(model, 0.0)[0].text == sentence
 
     figures = views.figures(model)
-    names = ("workers", "clients", "waiting", "queued", "running")
-    assert [figures[name] for name in names] == ["2", "1", "4", "2", "4"]
+    names = ("workers", "clients", "waiting", "held", "queued", "running")
+    assert [figures[name] for name in names] == ["2", "1", "3", "1", "2", "4"]
     (host,) = subjects.hosts(model, PageRequest()).rows
     (offer,) = cluster_views.capacity(model, PageRequest()).rows
     assert [(row["workers"], row["busy"]) for row in (host, offer)] == [(2, 2), (2, 2)]
@@ -73,7 +73,7 @@ def test_every_view_counts_workers_tasks_and_clients_alike_while_tasks_nest() ->
     shown = fields(model, 0.0)
     assert [shown["total"][name] for name in ("workers", "busy", "processes")] == [2, 2, 5]
     assert text_view.total(shown, 5, 80).startswith("Total 2 worker(s), 5 processes of 1 agent(s): cpu ")
-    assert [shown["task_manager"][name] for name in ("unassigned", "queued", "running")] == [4, 2, 4]
+    assert [shown["task_manager"][name] for name in ("waiting", "held", "queued", "running")] == [3, 1, 2, 4]
 
     metrics = [sample for family in families(NESTED, None) for sample in family.samples]
     samples = {(each.name, *each.labels.values()): each.value for each in metrics}

@@ -23,8 +23,8 @@ def queued(status: MonitorStatus) -> int:
     return max(0, status.assigned - running(status))
 
 
-def waiting(status: MonitorStatus) -> int:
-    """Tasks that no host has, ready ones and those that lack inputs."""
+def off_hosts(status: MonitorStatus) -> int:
+    """Tasks that no host has: those that wait, and those that are held."""
     return status.waiting + status.held
 
 

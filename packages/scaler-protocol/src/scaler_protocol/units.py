@@ -10,6 +10,11 @@ def size(count: float) -> str:
     return f"{count:,.{1 if power else 0}f} {units[power]}"
 
 
+def percent(value: float, digits: int = 0) -> str:
+    """Hundredths as `1,250%`; the terminal and pages have the same."""
+    return f"{value:,.{digits}f}%"
+
+
 def duration(seconds: float) -> str:
     """Seconds as `85 μs`, `0.7 ms`, `2.5 s`, `12 min 5 s` or `3 h 20 min`."""
     if seconds < 1e-4:

@@ -27,10 +27,10 @@ def test_graphs_and_how_far_they_are(publications: Publications) -> None:
     )  # fmt: skip
     first, second = cluster_views.graphs(publications.model_of(status), PageRequest(order="graph")).rows
     assert (first["graph"], first["client"], first["state"], first["progress"], first["took"]) == (
-        4, "session 63", "over", "100 %", "1.0 s",
+        4, "session 63", "over", "100%", "1.0 s",
     )  # fmt: skip
     assert [second[name] for name in ("client", "waiting", "queued", "running", "progress", "took")] == [
-        "Client|a", 2, 1, 1, "60 %", "10.0 s",
+        "Client|a", 2, 1, 1, "60%", "10.0 s",
     ]  # fmt: skip
     assert cluster_views.graphs(EMPTY, PageRequest()).total == 0
 
@@ -41,7 +41,7 @@ def test_objects_in_numbers_and_the_biggest(publications: Publications) -> None:
     assert tuple(shown) == cluster_views.OBJECT_FIGURES
     assert (shown["objects"], shown["hit rate"], shown["on disk"], shown["in memory"]) == (
         "4",
-        "75.0 %",
+        "75.0%",
         "1 (4.0 KiB)",
         "1.0 MiB",
     )

@@ -113,7 +113,7 @@ DRILL: dict[str, tuple[Callable[[Publications], list[MonitorMessage]], Severity,
     "hung task": (hung, Severity.WARNING, "Task b (f) has run for 6 min 40 s on a, far longer than its function"),
     "sick host": (sick, Severity.WARNING, "Host b is slow: f takes 4.0 s there, 1.0 s elsewhere."),
     "missing capability": (
-        lambda p: waiting(p, "tpu", 30), Severity.ERROR, "30 tasks need `tpu`, which nobody offers.",
+        lambda p: waiting(p, "tpu", 30), Severity.ERROR, "30 tasks need tpu, which nobody offers.",
     ),
     "short of licenses": (
         lambda p: [

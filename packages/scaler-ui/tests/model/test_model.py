@@ -104,7 +104,7 @@ def test_what_ended_before_the_scheduler_began_again_stays_with_its_host(publica
     assert [model.agents[model.tasks.row(row).agent] for row in range(3)] == list(names)
     assert [model.hosts[each.agent] for each in model.failures.values()] == ["a", "b", "c"]
     assert views.tasks(model, PageRequest(host="c")).total == views.tasks(model, PageRequest(host="a")).total == 1
-    assert sorted(task_stream.stream(model, 60).lines) == ["a:1/77 (gone)", "b:1/77 (gone)", "c:1/77 (gone)"]
+    assert sorted(task_stream.stream(model, 60).lines) == ["a:1-77 (gone)", "b:1-77 (gone)", "c:1/77 (gone)"]
 
 
 def test_events_are_kept(publications: Publications) -> None:
@@ -124,7 +124,8 @@ def test_the_fields_of_a_screen(publications: Publications) -> None:
     model = publications.model_of(publications.status())
     shown = fields(model, 51.0)
     assert shown["task_manager"] == {
-        "unassigned": 4, "queued": 1, "running": 1, "success": 53_704, "failed": 14, "canceled": 48, "not_found": 14,
+        "waiting": 4, "held": 0, "queued": 1, "running": 1, "success": 53_704, "failed": 14, "cancelled": 48,
+        "not_found": 14,
     }  # fmt: skip
     assert list(shown["scheduler_sent"].items()) == [("Heartbeat", 2000), ("Run", 10)]
     assert shown["client_manager"] == {"Client|a": 6, "(in a task)": 1}

@@ -86,7 +86,7 @@ def test_a_task_with_an_agent(publications: Publications) -> None:
         publications.batch(TaskStep.HELD, 9, 3),
     )
     assert why(model, 1) == ["it is queued on vm:1, which has 2 tasks for 3 workers"]
-    assert why(model, 2) == ["it runs on vm:1:0 (process 100) of vm:1, for 2.5 s"]
+    assert why(model, 2) == ["it runs on vm:1-100, for 2.5 s"]
     assert why(model, 3)[0].startswith("it is held")
 
 
@@ -106,7 +106,7 @@ def test_a_task_that_has_ended(publications: Publications) -> None:
         ),
     )
     assert why(model, 1) == [
-        "it has ended: success, after 1.5 ms on process 77, attempt 1, peak memory 1.9 MiB",
+        "it has ended: success, after 1.5 ms on vm:1-77, attempt 1, peak memory 1.9 MiB",
         "a run was lost: killed by SIGKILL",
     ]
     assert why(model, 2) == ["it has ended: cancelled"]

@@ -25,7 +25,7 @@ def test_parts_of_hosts_are_added_up() -> None:
     assert profile.is_complete and profile.problems == ["1 host did not answer"]
     assert profile.summary == "20 samples of 8 workers"
     assert profile.hottest() == [("c", 10, 10), ("b", 7, 7), ("a", 3, 10)]
-    assert profile.as_text().splitlines()[-1] == " 15.0 %   50 %  a"
+    assert profile.as_text().splitlines()[-1] == " 15.0%   50%  a"
     assert profile.as_collapsed() == "f;a 3\nf;a;b 7\nf;c 10\n"
 
 
@@ -49,7 +49,7 @@ def test_frames_are_as_wide_as_their_share_and_below_their_callers() -> None:
     ]
     assert [int(frames[name].get("y", "")) for name in ("all", "f", "a", "b")] == [0, 18, 36, 54]
     assert (
-        float(frames["g"].get("data-left", "")) == 0.8 and frames["b"].findtext("title") == "b: 6 of 10 samples, 60.0 %"
+        float(frames["g"].get("data-left", "")) == 0.8 and frames["b"].findtext("title") == "b: 6 of 10 samples, 60.0%"
     )
 
 

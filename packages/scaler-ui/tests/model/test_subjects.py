@@ -91,7 +91,7 @@ def test_hosts_have_their_deaths_and_those_that_are_lost_are_listed(model: Monit
     assert told(subjects.host_facts(model, "blue"))["tasks"] == ("0", "/tasks?host=blue")
     assert told(subjects.host_facts(model, "gone"))["state"] == ("gone", "") and subjects.host_facts(model, "x") is None
     (row,) = [row for row in subjects.runners(model, "red", PageRequest(order="elapsed")).rows if row["task"]]
-    assert (row["task"], row["function"], row["elapsed"], row["page"]) == ("2", "m:f", "2.0 s", "vm:1-100")
+    assert (row["task"], row["function"], row["elapsed"], row["worker"]) == ("2", "m:f", "2.0 s", "vm:1-100")
 
 
 def test_load_and_room_of_hosts_are_shown(publications: Publications) -> None:

@@ -26,12 +26,12 @@ def model(publications: Publications) -> MonitorModel:
 def test_the_stream_shows_the_window(model: MonitorModel) -> None:
     stream = task_stream.stream(model, 60)
     assert (
-        stream.lines == ["vm:1/77 (gone)"]
+        stream.lines == ["vm:1-77 (gone)"]
         and stream.functions == ["math:sqrt"]
         and len(stream.bars) == 31
         and stream.window == (942.0, 1002.0)
     )
-    assert [1_000_998, 1_001_000, "math:sqrt", "raised", "1f", "vm:1/77 (gone)"] in [bar[1:7] for bar in stream.bars]
+    assert [1_000_998, 1_001_000, "math:sqrt", "raised", "1f", "vm:1-77 (gone)"] in [bar[1:7] for bar in stream.bars]
     assert task_stream.stream(model, 0.5).bars == task_stream.stream(MonitorModel(tasks=10), 60).bars == []
 
 
@@ -48,10 +48,8 @@ def test_what_was_cancelled_is_in_the_stream(publications: Publications, told: b
         publications.status(1, at=1003.0),
     )
     stream = task_stream.stream(model, 60)
-    assert stream.lines == ["vm:1/vm:1:0"]
-    assert stream.bars == [
-        [0, 1_001_000, 1_002_000, "math:sqrt", "cancelled", "1", "vm:1/vm:1:0", 1_001_000, 1_002_000]
-    ]
+    assert stream.lines == ["vm:1-100"]
+    assert stream.bars == [[0, 1_001_000, 1_002_000, "math:sqrt", "cancelled", "1", "vm:1-100", 1_001_000, 1_002_000]]
 
 
 def test_what_runs_is_in_the_stream(publications: Publications) -> None:
@@ -63,8 +61,8 @@ def test_what_runs_is_in_the_stream(publications: Publications) -> None:
         publications.status(1, at=1003.0),
     )
     stream = task_stream.stream(model, 60)
-    assert stream.lines == ["vm:1/vm:1:0"]  # only the first is told to run, the other stands behind it
-    assert stream.bars == [[0, 1_001_000, 1_003_000, "math:sqrt", "running", "1", "vm:1/vm:1:0", 1_001_000, 1_003_000]]
+    assert stream.lines == ["vm:1-100"]  # only the first is told to run, the other stands behind it
+    assert stream.bars == [[0, 1_001_000, 1_003_000, "math:sqrt", "running", "1", "vm:1-100", 1_001_000, 1_003_000]]
 
 
 def test_a_run_that_was_lost_with_its_worker_has_a_bar_beside_that_of_the_next_run(publications: Publications) -> None:
@@ -86,10 +84,10 @@ def test_a_run_that_was_lost_with_its_worker_has_a_bar_beside_that_of_the_next_r
     for nested in (True, False):
         stream = task_stream.stream(model, 60, nested=nested)
         assert [(stream.lines[bar[0]], *bar[1:6]) for bar in stream.bars] == [
-            ("vm:2/vm:2:0", 1_005_000, 1_007_000, "math:sqrt", "success", "1"),
-            ("vm:1/vm:1:0", 1_001_000, 1_004_000, "math:sqrt", "run again", "1"),
+            ("vm:2-101", 1_005_000, 1_007_000, "math:sqrt", "success", "1"),
+            ("vm:1-100", 1_001_000, 1_004_000, "math:sqrt", "run again", "1"),
         ]
-    assert task_stream.stream(model, 3.5).lines == ["vm:2/vm:2:0"]
+    assert task_stream.stream(model, 3.5).lines == ["vm:2-101"]
 
 
 def test_the_last_repeated_runs_are_remembered(publications: Publications) -> None:
@@ -131,7 +129,7 @@ def test_nested_tasks_are_below_the_line_of_their_parent(publications: Publicati
         publications.status(4, at=1010.0),
     )
     shown = task_stream.stream(model, 60)
-    worker, nested = "vm:1/vm:1:{}".format, "\u21b3 nested"
+    worker, nested = "vm:1-10{}".format, "\u21b3 nested"
     assert shown.lines == [worker(0), nested, nested, f"\u2003{nested}", worker(1), worker(2), worker(3)]
     assert {bar[5]: bar[0] for bar in shown.bars} == {"1": 0, "2": 1, "4": 1, "3": 2, "6": 3, "5": 6}
     assert {bar[5]: bar[6] for bar in shown.bars}["4"] == worker(1) and shown.summary == "6 tasks on 4 workers"
@@ -187,5 +185,5 @@ def test_tasks_beyond_the_longest_are_blocks_where_workers_ran_them(publications
             assert begin <= at + 251, "a gap where the worker was busy"  # a cell is 0.25 s
             at = max(at, end)
         assert at >= 1039_750
-    [half] = {block[4] for block in with_bars.blocks if with_bars.lines[block[0]] == "vm:1/vm:1:1"}
+    [half] = {block[4] for block in with_bars.blocks if with_bars.lines[block[0]] == "vm:1-101"}
     assert half == pytest.approx(0.25, abs=0.05) and with_bars.functions == ["f", "g"]

@@ -53,7 +53,7 @@ def test_workers_in_pages(model: MonitorModel, publications: Publications) -> No
     page = views.workers(model, PageRequest(first=50, order="rss", descending=False), 50.0)
     assert page.total == 80 and len(page.rows) == 30
     page = views.workers(model, PageRequest(order="worker", descending=False, text="RUNNING"), 50.0)
-    assert [row["worker"] for row in page.rows] == ["100|vm:1:0"] and page.rows[0]["silence"] == "0 s"
+    assert [row["worker"] for row in page.rows] == ["vm:1-100"] and page.rows[0]["silence"] == "0 s"
     assert views.workers(model, PageRequest(text="ram=4"), 50.0).rows[0]["silence"] == "12 s (stale)"
     assert [page.rows[0][name] for name in ("task", "function")] == ["28", "math:sqrt"]
 
@@ -98,7 +98,8 @@ def test_lines_share_their_times_and_are_interrupted_where_nothing_was_heard(pub
     times = [*range(0, 601), *range(700, 1300)]
     model = publications.model_of(*(publications.status(1, at=float(at), succeeded=3 * at, held=2) for at in times))
     lines = views.lines(model)
-    assert lines["waiting"][-1][1] == int(views.figures(model)["waiting"]) == 6, "ready ones, and those without inputs"
+    figures = views.figures(model)
+    assert lines["waiting and held"][-1][1] == int(figures["waiting"]) + int(figures["held"]) == 6
     assert {tuple(at for at, _ in line) for line in lines.values()} == {tuple(at for at, _ in lines["cpu"])}
     model = publications.model_of(*(publications.status(1, at=float(at), succeeded=3 * at) for at in times[300:900]))
     rates = [rate for _, rate in views.lines(model)["tasks/s"]]

@@ -120,11 +120,11 @@ def test_two_nights_are_compared(publications: Publications) -> None:
     rows = workload_views.comparison(model, "2", "", PageRequest()).rows
     assert rows == workload_views.comparison(model, "2", "1", PageRequest()).rows
     lines = {row["name"]: (row["this"], row["other"], row["change"]) for row in rows}
-    assert lines["tasks"] == ("12", "10", "+20 %") and lines["raised"] == ("1", "0", "")
+    assert lines["tasks"] == ("12", "10", "+20%") and lines["raised"] == ("1", "0", "")
     assert lines["failures: ValueError"] == ("1", "0", "") and lines["cancelled"] == ("1", "0", "")
-    assert lines["run, longest"] == ("3.0 s", "2.0 s", "+50 %") and lines["cpu, in all"][1] == "10.0 s"
+    assert lines["run, longest"] == ("3.0 s", "2.0 s", "+50%") and lines["cpu, in all"][1] == "10.0 s"
     back = {row["name"]: row["change"] for row in workload_views.comparison(model, "1", "2", PageRequest()).rows}
-    assert back["tasks"] == "-17 %"
+    assert back["tasks"] == "-17%"
     facts = workload_views.workload_facts(model, "2")
     assert facts is not None and [fact.links for fact in facts if fact.name == "client, the other"] == [
         (("monday", "/client/monday"),)
@@ -166,7 +166,7 @@ def test_figures_of_minutes_are_means_and_are_interrupted_where_nothing_was_hear
         (6600, 0, 8.0),
     ]
     points = workload_views.minute_lines(model, 1)
-    assert points["waiting"] == [[6_000_000, 4.0], [6_060_000, 8.0], [6_599_999, None], [6_600_000, 8.0]]
+    assert points["waiting and held"] == [[6_000_000, 4.0], [6_060_000, 8.0], [6_599_999, None], [6_600_000, 8.0]]
     assert len({tuple(at for at, _ in line) for line in points.values()}) == 1
     assert workload_views.minute_lines(MonitorModel(), 1)["cpu"] == []
 

@@ -79,7 +79,7 @@ def text(app: TopApp, name: str) -> str:
 
 def names(app: TopApp) -> list[str]:
     """The workers on the screen, from top to bottom."""
-    return [line.split()[0] for line in text(app, "body").splitlines() if line.strip().startswith("10")]
+    return [line.split()[0] for line in text(app, "body").splitlines() if line.strip().startswith("vm:")]
 
 
 def test_the_screen_is_that_of_the_fields(listening: Listening) -> None:
@@ -94,7 +94,7 @@ def test_the_screen_is_that_of_the_fields(listening: Listening) -> None:
         ]  # fmt: skip
         for word in ("client_manager", "Client|a: 6", "func_to_num_tasks", "math:sqrt: 15"):
             assert word in text(app, "body")
-        assert names(app)[0] == "105|vm:2:2"  # the greatest cpu
+        assert names(app)[0] == "vm:2-105"  # the greatest cpu
         assert "(12s) 1.0ms" in text(app, "body")  # of an agent that is silent
 
     drive(listening, steps)
@@ -120,7 +120,7 @@ def test_every_key_sorts_and_reverses(listening: Listening) -> None:
 def test_a_filter_shows_what_fits_and_escape_shows_all(listening: Listening) -> None:
     async def steps(app: TopApp, pilot: Pilot[None]) -> None:
         await pilot.press("slash", *"RAM=4", "enter")
-        assert sorted(names(app)) == ["103|vm:2:0", "104|vm:2:1", "105|vm:2:2"] and "3 shown" in text(app, "total")
+        assert sorted(names(app)) == ["vm:2-103", "vm:2-104", "vm:2-105"] and "3 shown" in text(app, "total")
         await pilot.press("n")  # the keys sort again
         assert app.view.order == "worker"
         await pilot.press("escape")
@@ -132,11 +132,11 @@ def test_a_filter_shows_what_fits_and_escape_shows_all(listening: Listening) -> 
 def test_details_of_the_worker_that_is_pointed_at(listening: Listening) -> None:
     async def steps(app: TopApp, pilot: Pilot[None]) -> None:
         await pilot.press("n", "enter")
-        assert "worker     100|vm:1:0" in text(app, "details") and "state      running" in text(app, "details")
+        assert "worker     vm:1-100" in text(app, "details") and "state      running" in text(app, "details")
         assert "task       1 math:sqrt" in text(app, "details")
         assert app.query_one("#details").display
         await pilot.press("down", "down", "down", "down", "down", "down", "down")
-        assert "105|vm:2:2" in text(app, "details") and "linux,ram=4" in text(app, "details")
+        assert "vm:2-105" in text(app, "details") and "linux,ram=4" in text(app, "details")
         await pilot.press("enter")
         assert not app.query_one("#details").display
 
@@ -153,7 +153,7 @@ def test_why_a_task_waits_and_what_happened(listening: Listening, publications: 
 
     async def steps(app: TopApp, pilot: Pilot[None]) -> None:
         await pilot.press("y", *"1", "enter")
-        assert "it runs on vm:1:0 (process 100) of vm:1" in text(app, "details") and "SIGKILL" in text(app, "details")
+        assert "it runs on vm:1-100" in text(app, "details") and "SIGKILL" in text(app, "details")
         await pilot.press("y", *"worker", "enter")
         assert "'worker' is not a task id" in text(app, "details")
         await pilot.press("e")
@@ -237,7 +237,7 @@ def test_a_wide_screen_has_hosts_and_what_workers_run(listening: Listening, publ
             ["green", "gone", "0", "0%", "0us", "0", "0"],
         ]
         assert text(app, "header").split()[-3:] == ["ITL", "for", "function"]
-        (running,) = [line for line in text(app, "body").splitlines() if "100|vm:1:0" in line]
+        (running,) = [line for line in text(app, "body").splitlines() if "vm:1-100" in line]
         assert " 90.0 s  math:sqrt" in running and "client_manager" in text(app, "body")
         parts = ("findings", "summary", "keys", "total", "header", "body")
         assert max(len(line) for part in parts for line in text(app, part).splitlines()) <= 200
@@ -297,7 +297,7 @@ def test_once_prints_the_screen_or_its_fields(listening: Listening, capsys: pyte
     once(listening, replace(options, json=False))
     lines = capsys.readouterr().out.splitlines()
     assert any("Total 6 worker(s)" in line for line in lines)
-    assert any("105|vm:2:2" in line for line in lines)
+    assert any("vm:2-105" in line for line in lines)
 
 
 def test_once_waits_for_all_tasks(publications: Publications, tmp_path: Path) -> None:
@@ -341,6 +341,6 @@ def test_durations(seconds: float, written: str) -> None:
 
 def test_equal_figures_are_in_the_order_of_names() -> None:
     workers: list[dict[str, Any]] = [
-        {"worker": name, "cpu": 1.0, "agent": "", "state": "", "capabilities": ""} for name in "bca"
+        {"worker": name, "cpu": 1.0, "name": "", "state": "", "capabilities": ""} for name in "bca"
     ]
     assert [row["worker"] for row in View().rows({"workers": workers})] == ["a", "b", "c"]

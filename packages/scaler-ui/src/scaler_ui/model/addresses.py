@@ -76,7 +76,7 @@ def read_number(text: str) -> int | None:
 
 
 def worker_name(agent: str, pid: int) -> str:
-    """The name of a worker in addresses."""
+    """The name of a worker on pages, in their addresses, in `scaler_top` and `scaler_why`, also when it has gone."""
     return f"{agent}-{pid}"
 
 

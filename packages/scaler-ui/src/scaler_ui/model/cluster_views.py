@@ -8,7 +8,7 @@ from dataclasses import asdict
 from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_protocol.status_counts import busy_by_agent
-from scaler_protocol.units import duration, size
+from scaler_protocol.units import duration, percent, size
 from scaler_protocol.waiting import WaitReasons, lacks
 from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.model import GroupInfo, MonitorModel
@@ -44,7 +44,7 @@ def graphs(model: MonitorModel, request: PageRequest) -> TablePage:
     ]  # fmt: skip
     page = page_of(rows, request, ("graph", "client", "state"))
     for row in page.rows:
-        row.update(took=duration(max(0.0, row["took"])), progress=f"{100 * row['progress']:.0f} %")
+        row.update(took=duration(max(0.0, row["took"])), progress=percent(100 * row["progress"]))
     return page
 
 
@@ -72,7 +72,7 @@ def object_figures(model: MonitorModel) -> dict[str, str]:
         "on disk": f"{storage.spilled:,} ({size(storage.spilled_bytes)})",
         "spilled": size(storage.spilled_bytes_total),
         "loaded back": size(storage.loaded_bytes_total),
-        "hit rate": f"{100 * storage.hits / reads:.1f} %" if reads else "no reads",
+        "hit rate": percent(100 * storage.hits / reads, 1) if reads else "no reads",
         "reads from memory": f"{storage.hits:,}",
         "reads from disk": f"{storage.misses:,}",
         "reads of unknown": f"{storage.unknown:,}",
@@ -131,7 +131,7 @@ def capacity(model: MonitorModel, request: PageRequest) -> TablePage:
     rows = list(_classes(status).values())
     page = page_of(rows, request, ("offers", "runtime"))
     for row in page.rows:
-        row["cpu"] = f"{row['cpu']:,.0f} %"
+        row["cpu"] = percent(row["cpu"])
         row["memory"] = size(row["memory"])
     return page
 

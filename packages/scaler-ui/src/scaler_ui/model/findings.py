@@ -17,8 +17,8 @@ from scaler_protocol.monitoring import EventKind, MonitorStatus
 from scaler_protocol.plurals import counted
 from scaler_protocol.ranges import Text
 from scaler_protocol.run_figures import Growth, RecentRuns
-from scaler_protocol.status_counts import blocked, busy_workers, queued, running, waiting, workers
-from scaler_protocol.units import duration, size
+from scaler_protocol.status_counts import blocked, busy_workers, off_hosts, queued, running, workers
+from scaler_protocol.units import duration, percent, size
 from scaler_protocol.waiting import WaitReasons
 from scaler_ui.model.estimates import HUNG_SECONDS, is_hung, time_left
 from scaler_ui.model.model import (
@@ -107,7 +107,9 @@ def _progress(model: MonitorModel, status: MonitorStatus) -> Finding:
         parts.append(f"{counted(parents, 'blocked parent')}")
     if on_hosts := queued(status):
         parts.append(f"{on_hosts:,} queued on hosts")
-    parts.append(f"{count:,} waiting" if (count := waiting(status)) else "nothing waits")
+    parts += [f"{count:,} {word}" for word, count in (("waiting", status.waiting), ("held", status.held)) if count]
+    if not (open_here := off_hosts(status)):
+        parts.append("nothing waits")
     left = time_left(model)
     said = ", ".join([*parts, left] if left else parts)
     is_hung_below = not left and any(True for _ in _hung_tasks(model, status))
@@ -115,7 +117,7 @@ def _progress(model: MonitorModel, status: MonitorStatus) -> Finding:
         seconds, task, name = longest
         called = f"task {task} ({shortened(name, NAME)})"
         return Finding(Severity.NOTE, f"{said}; {called} has run for {duration(seconds)}.", task, "task")
-    if status.assigned or count or workers(status):
+    if status.assigned or open_here or workers(status):
         return Finding(Severity.NOTE, f"{said}.")
     return Finding(Severity.WARNING, "No worker is connected, and nothing waits.")
 
@@ -157,10 +159,10 @@ def _unmet_needs(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding
     for number, count in model.tasks.waiting_groups():
         group = model.groups.get(number, GroupInfo())
         if lacking := reasons.lacking(group.needs, group.runtime):
-            unmet[", ".join(f"`{need}`" for need in lacking)] += count
+            unmet[", ".join(lacking)] += count
     for needs, count in unmet.most_common(NAMED):
         who = f"{counted(count, 'task')} {_verb(count, 'need')} {needs}"
-        yield Finding(Severity.ERROR, f"{who}, which nobody offers.", needs.strip("`"))
+        yield Finding(Severity.ERROR, f"{who}, which nobody offers.", needs)
 
 
 def _shortages(status: MonitorStatus) -> Iterator[Finding]:
@@ -328,7 +330,8 @@ def _odd_runs(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
                 text = f"Host {host} is slow: {called} takes {taken}."
                 yield Finding(Severity.WARNING, text, host, "host")
             elif runs.failures > 0.2 and runs.failures > 4 * failing:
-                text = f"Host {host} fails: {runs.failures:.0%} of {called} raise there, {failing:.0%} elsewhere."
+                here, there = percent(100 * runs.failures), percent(100 * failing)
+                text = f"Host {host} fails: {here} of {called} raise there, {there} elsewhere."
                 yield Finding(Severity.ERROR, text, host, "host")
 
 

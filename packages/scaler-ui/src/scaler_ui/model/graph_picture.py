@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.plurals import counted
-from scaler_protocol.units import duration
+from scaler_protocol.units import duration, percent
 from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.graph_looks import GraphLook, GraphLooks
 from scaler_ui.model.views import Row, TablePage, page_of
@@ -210,7 +210,7 @@ def path_rows(looks: GraphLooks, number: int, request: PageRequest) -> TablePage
         )
     page = page_of(rows, request, ())
     for row in page.rows:
-        row.update(duration=duration(row["duration"]), share=f"{100 * row['share']:.1f} %")
+        row.update(duration=duration(row["duration"]), share=percent(100 * row["share"], 1))
     return page
 
 

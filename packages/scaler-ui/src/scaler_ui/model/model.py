@@ -32,7 +32,7 @@ from scaler_protocol.monitoring import (
 )
 from scaler_protocol.profiles import PROFILE, Profile, profile_at
 from scaler_protocol.run_figures import Growth, RecentRuns, RunFigures
-from scaler_protocol.status_counts import queued, running, waiting
+from scaler_protocol.status_counts import off_hosts, queued, running
 from scaler_ui.model.failed_task import LastFailures, TaskFailure
 from scaler_ui.model.graph_edges import EdgeTable
 from scaler_ui.model.minutes import Minutes
@@ -262,7 +262,7 @@ class MonitorModel:
         _remember(self.clients, zip(status.client_sessions, status.client_names, strict=True), NAMES)
         ended = status.succeeded + status.raised + status.failed + status.cancelled
         cpu, rss, run = sum(status.worker_cpus), sum(status.worker_rsses), running(status)
-        moment = Moment(status.at, ended, waiting(status), queued(status), run, cpu, rss, self._timed, self._latency)
+        moment = Moment(status.at, ended, off_hosts(status), queued(status), run, cpu, rss, self._timed, self._latency)
         self._note_moment(moment)
         self.minutes.add(moment, follows=follows)
         self._note_runs(status, since)

@@ -9,6 +9,7 @@ from scaler_protocol.monitoring import MonitorStatus, TaskStep
 from scaler_protocol.plurals import counted
 from scaler_protocol.units import duration, size
 from scaler_protocol.waiting import WaitReasons
+from scaler_ui.model.addresses import worker_name
 from scaler_ui.model.model import GroupInfo, MonitorModel
 
 
@@ -111,10 +112,10 @@ def _where_assigned(model: MonitorModel, status: MonitorStatus, row: int) -> lis
     number, run = model.tasks.agent(row), model.tasks.value("run", row)
     names = dict(zip(status.agents, status.agent_names, strict=True))
     agent = names.get(number, "an agent that has left")
-    for worker, pid, current in zip(status.worker_names, status.worker_pids, status.worker_runs, strict=True):
+    for pid, current in zip(status.worker_pids, status.worker_runs, strict=True):
         if current == run and run:
             seconds = status.at - model.tasks.run_start(row)
-            return [f"it runs on {worker} (process {pid}) of {agent}, for {duration(max(0.0, seconds))}"]
+            return [f"it runs on {worker_name(agent, pid)}, for {duration(max(0.0, seconds))}"]
     sizes = dict(zip(status.agents, zip(status.agent_assigned, status.agent_workers, strict=True), strict=True))
     if number in sizes:
         sent, workers = sizes[number]
@@ -129,7 +130,6 @@ def _how_ended(model: MonitorModel, row: int) -> str:
         return f"it has ended: {task.state}, without a run: {needed} ended in this state"
     if not task.pid:
         return f"it has ended: {task.state}"
-    return (
-        f"it has ended: {task.state}, after {duration(task.duration)} on process {task.pid}, attempt {task.attempt}, "
-        f"peak memory {size(task.memory)}"
-    )
+    worker = worker_name(model.agents.get(task.agent, "unknown"), task.pid)
+    took = f"after {duration(task.duration)} on {worker}, attempt {task.attempt}"
+    return f"it has ended: {task.state}, {took}, peak memory {size(task.memory)}"

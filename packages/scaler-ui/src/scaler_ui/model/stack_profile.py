@@ -94,7 +94,7 @@ class StackProfile:
         if self.samples:
             lines += ["", "   self  total  function"]
             lines += [
-                f"{100 * own / self.samples:5.1f} % {100 * total / self.samples:4.0f} %  {name}"
+                f"{100 * own / self.samples:5.1f}% {100 * total / self.samples:4.0f}%  {name}"
                 for name, own, total in self.hottest()
             ]
         return "\n".join(lines) + "\n"
@@ -154,7 +154,7 @@ def _bars(root: Frame) -> Iterator[tuple[int, float, float, Frame]]:
 
 
 def _drawn(depth: int, left: float, width: float, frame: Frame, samples: int) -> str:
-    hint = f"{frame.name}: {frame.samples:,} of {samples:,} samples, {100 * width:.1f} %"
+    hint = f"{frame.name}: {frame.samples:,} of {samples:,} samples, {100 * width:.1f}%"
     hue = 20 + crc32(frame.name.encode()) % 40
     return (
         f'<svg x="{100 * left:.4f}%" y="{HEIGHT * depth}" width="{100 * width:.4f}%" height="{HEIGHT - 1}" '

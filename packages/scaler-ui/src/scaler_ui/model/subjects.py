@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.units import duration, size
+from scaler_protocol.units import duration, percent, size
 from scaler_ui.model import cluster_views
 from scaler_ui.model.addresses import PageRequest, address, read_number, read_task, worker_name
 from scaler_ui.model.failures import failures_of
@@ -96,10 +96,11 @@ def worker_facts(model: MonitorModel, agent: str, pid: int, now: float) -> Facts
                 Fact("state", row.state),
                 host,
                 Fact("agent", agent),
+                Fact("in logs", f"{row.name} (process {pid})"),
                 _link("task", "task", f"{task.id:x}" if task else ""),
                 _link("function", "function", function_of(model, row, task)),
                 Fact("for", duration(task.elapsed) if task else ""),
-                Fact("cpu", f"{row.cpu:.1f} %"),
+                Fact("cpu", percent(row.cpu, 1)),
                 Fact("memory", size(row.rss)),
                 Fact("queued", f"{row.queued:,}"),
                 Fact("last heard", f"{row.silence:.0f} s{' (stale)' if row.stale else ''}"),
@@ -122,7 +123,7 @@ def hosts(model: MonitorModel, request: PageRequest) -> TablePage:
 def _write_units(host: Row) -> None:
     """Replace the figures of a host by texts."""
     host.update(
-        cpu=f"{host['cpu']:,.0f} %",
+        cpu=percent(host["cpu"]),
         memory=size(host["memory"]),
         load=f"{host['load']:.2f}",
         **{name: size(host[name]) if host[name] else "" for name in ("available", "disk", "shared")},
@@ -142,7 +143,6 @@ def runners(model: MonitorModel, host: str, request: PageRequest) -> TablePage:
         {
             "key": f"{worker.number}/{worker.pid}",
             "worker": worker.worker,
-            "page": worker_name(worker.agent, worker.pid),
             "state": worker.state,
             "task": f"{task.id:x}" if task else "",
             "function": function_of(model, worker, task),
@@ -156,7 +156,7 @@ def runners(model: MonitorModel, host: str, request: PageRequest) -> TablePage:
     page = page_of(rows, request, ("worker",))
     for row in page.rows:
         elapsed = duration(row["elapsed"]) if row["task"] else ""
-        row.update(elapsed=elapsed, cpu=f"{row['cpu']:.1f} %", rss=size(row["rss"]))
+        row.update(elapsed=elapsed, cpu=percent(row["cpu"], 1), rss=size(row["rss"]))
     return page
 
 
@@ -266,7 +266,7 @@ def _path_facts(look: GraphLook | None) -> Facts:
         return []
     at_once = look.seconds / look.took if look.took else 0.0
     return [
-        Fact("critical path", f"{duration(look.path_seconds)}, {100 * look.share:.0f} % of the time"),
+        Fact("critical path", f"{duration(look.path_seconds)}, {percent(100 * look.share)} of the time"),
         Fact("runs, in all", f"{duration(look.seconds)}, {at_once:.1f} at once"),
     ]
 

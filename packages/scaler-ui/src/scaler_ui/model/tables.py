@@ -16,6 +16,7 @@ from scaler_protocol import status_counts
 from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.messages import WorkerState
 from scaler_protocol.monitoring import EventKind, MonitorStatus
+from scaler_ui.model.addresses import worker_name
 from scaler_ui.model.findings import findings
 from scaler_ui.model.host_rows import host_rows
 from scaler_ui.model.model import IN_TASK, MonitorEvent, MonitorModel, stale_report_seconds
@@ -39,6 +40,8 @@ class WorkerRow(NamedTuple):
     agent: str
     host: str
     pid: int
+    name: str
+    """What its agent's log calls it."""
     state: str
     agt_cpu: float
     agt_rss: int
@@ -82,7 +85,8 @@ def worker_rows(status: MonitorStatus, quiet: float = 0.0, agents: Collection[in
         silence = status.agent_status_ages[at] + quiet
         rows.append(
             WorkerRow(
-                worker=f"{pid}|{name}",
+                worker=worker_name(status.agent_names[at], pid),
+                name=name,
                 agent=status.agent_names[at],
                 host=status.agent_hosts[at],
                 pid=pid,
@@ -109,12 +113,13 @@ def worker_rows(status: MonitorStatus, quiet: float = 0.0, agents: Collection[in
 def task_counts(status: MonitorStatus) -> dict[str, int]:
     """The number of tasks by state or outcome."""
     return {
-        "unassigned": status_counts.waiting(status),
+        "waiting": status.waiting,
+        "held": status.held,
         "queued": status_counts.queued(status),
         "running": status_counts.running(status),
         "success": status.succeeded,
         "failed": status.raised + status.failed,
-        "canceled": status.cancelled,
+        "cancelled": status.cancelled,
         "not_found": status.not_found,
     }
 

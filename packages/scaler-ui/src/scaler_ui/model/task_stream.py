@@ -16,6 +16,7 @@ from typing import Any
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_protocol.plurals import counted
+from scaler_ui.model.addresses import worker_name
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.short_tasks import Block, blocks
 from scaler_ui.model.task_table import TaskRow
@@ -79,11 +80,11 @@ def stream(model: MonitorModel, seconds: float, *, nested: bool = True) -> TaskS
     status, tasks = model.status, model.tasks
     if status is None:
         return TaskStream([], [], (0.0, 0.0))
-    names, window = _process_names(status), (status.at - seconds, status.at)
+    present, window = _present(status), (status.at - seconds, status.at)
 
     def name(agent: int, pid: int) -> str:
-        known = model.agents.get(agent, "unknown")
-        return names.get((known, pid)) or f"{known}/{pid} (gone)"
+        worker = worker_name(model.agents.get(agent, "unknown"), pid)
+        return worker if worker in present else f"{worker} (gone)"
 
     again = [
         _Shown(task, task.ended - task.duration, task.ended, name(task.agent, task.pid))
@@ -143,11 +144,11 @@ def _running(model: MonitorModel, status: MonitorStatus) -> list[tuple[float, in
     ]
 
 
-def _process_names(status: MonitorStatus) -> dict[tuple[str, int], str]:
-    """Display names of workers, by the name of their agent, which outlives the scheduler, and process."""
+def _present(status: MonitorStatus) -> set[str]:
+    """The names of the workers, with those of their agents, which outlive the scheduler."""
     agents = agent_names(status)
-    columns = zip(status.worker_agents, status.worker_pids, status.worker_names, strict=True)
-    return {(agents[agent], pid): f"{agents[agent]}/{name}" for agent, pid, name in columns}
+    workers = zip(status.worker_agents, status.worker_pids, strict=True)
+    return {worker_name(agents[agent], pid) for agent, pid in workers}
 
 
 def _bar(each: _Shown, place: int) -> Bar:

@@ -64,7 +64,7 @@ class View:
         workers = [
             worker
             for worker in fields.get("workers", [])
-            if wanted in f"{worker['worker']} {worker['agent']} {worker['state']} {worker['capabilities']}".lower()
+            if wanted in f"{worker['worker']} {worker['name']} {worker['state']} {worker['capabilities']}".lower()
         ]
         workers.sort(key=lambda worker: worker["worker"])
         workers.sort(key=lambda worker: worker[self.order], reverse=self.descending)
@@ -98,6 +98,11 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}+"
 
 
+def _cut_begin(text: str, width: int) -> str:
+    """The end of a name says most: many begin with the same host."""
+    return text if len(text) <= width else f"+{text[1 - width :]}"
+
+
 def _box(title: str, entries: Iterable[tuple[str, str]]) -> list[str]:
     """A box with a title, names and right-aligned values."""
     listed = list(entries)
@@ -125,7 +130,7 @@ def summary(fields: dict[str, Any], width: int, types: int | None = None) -> lis
         _box(name, ((entry, f"{count:,}") for entry, count in islice(fields[name].items(), limit)))
         for name, limit in (("task_manager", None), ("scheduler_sent", types), ("scheduler_received", types))
     ]
-    load = [("cpu", f"{scheduler['cpu']:.1f}%"), ("rss", size(scheduler["rss"]))]
+    load = [("cpu", units.percent(scheduler["cpu"], 1)), ("rss", size(scheduler["rss"]))]
     lines = beside([_box("scheduler", load), *counts])
     if width < WIDE:
         return lines
@@ -146,7 +151,7 @@ def _host_cells(host: dict[str, Any]) -> list[str]:
         _cut(host["host"], _SIDE_CELLS),
         f"{host['workers']:,}" if host["state"] == "up" else host["state"],
         f"{host['busy']:,}",
-        f"{host['cpu']:.0f}%",
+        units.percent(host["cpu"]),
         *room,
         duration(host["lag"]),
         f"{host['deaths']:,}",
@@ -191,10 +196,10 @@ def total(fields: dict[str, Any], shown: int, width: int) -> str:
         text += f", {shown:,} shown"
     text += ":"
     for figure in (
-        f"cpu {sums['cpu']:.1f}%",
+        f"cpu {units.percent(sums['cpu'], 1)}",
         f"rss {size(sums['rss'])}",
         f"sent {sums['sent']:,}",
-        f"agt_cpu {sums['agt_cpu']:.1f}%",
+        f"agt_cpu {units.percent(sums['agt_cpu'], 1)}",
         f"agt_rss {size(sums['agt_rss'])}",
     ):
         if len(text) + 1 + len(figure) > width:
@@ -218,10 +223,10 @@ def worker_table(workers: Sequence[dict[str, Any]], view: View, width: int) -> t
 def _cells(worker: dict[str, Any], *, is_wide: bool) -> list[str]:
     lag = duration(worker["lag"])
     return [
-        _cut(worker["worker"], _NAME_CELLS),
-        f"{worker['agt_cpu']:.1f}%",
+        _cut_begin(worker["worker"], _NAME_CELLS),
+        units.percent(worker["agt_cpu"], 1),
         size(worker["agt_rss"]),
-        f"{worker['cpu']:.1f}%",
+        units.percent(worker["cpu"], 1),
         size(worker["rss"]),
         f"{worker['free']}",
         f"{worker['sent']}",
@@ -275,9 +280,10 @@ def details(worker: dict[str, Any], task: str) -> list[str]:
     return [
         f"worker     {worker['worker']}",
         f"agent      {worker['agent']} on {worker['host']}, heard {worker['silence']:.1f}s ago",
-        f"state      {worker['state']}, process {worker['pid']}",
+        f"state      {worker['state']}",
+        f"in logs    {worker['name']} (process {worker['pid']})",
         f"offers     {worker['capabilities'] or 'no capabilities'}",
-        f"load       cpu {worker['cpu']:.1f}%, rss {size(worker['rss'])}, {worker['queued']} queued",
+        f"load       cpu {units.percent(worker['cpu'], 1)}, rss {size(worker['rss'])}, {worker['queued']} queued",
         f"task       {task}",
     ]
 

@@ -14,7 +14,7 @@ from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import EventKind, MonitorStatus
 from scaler_protocol.ranges import Text
 from scaler_protocol.tracebacks import headline
-from scaler_protocol.units import duration, size
+from scaler_protocol.units import duration, percent, size
 from scaler_protocol.waiting import WaitReasons
 from scaler_ui.model.addresses import PageRequest, worker_name
 from scaler_ui.model.model import MonitorModel
@@ -140,19 +140,18 @@ def workers(model: MonitorModel, request: PageRequest, now: float) -> TablePage:
             **row._asdict(),
             "run": f"{row.run:x}",
             "key": f"{row.number}/{row.pid}",
-            "page": worker_name(row.agent, row.pid),
             "task": f"{task.id:x}" if task else "",
             "function": function_of(model, row, task),
         }
         for row, task in zip(found, current_tasks(model, [row.run for row in found]), strict=True)
     ]
-    page = page_of(rows, request, ("worker", "agent", "host", "state", "function", "capabilities"))
+    page = page_of(rows, request, ("worker", "name", "agent", "host", "state", "function", "capabilities"))
     shown = [
         {
             **row,
-            "agt_cpu": f"{row['agt_cpu']:.1f} %",
+            "agt_cpu": percent(row["agt_cpu"], 1),
             "agt_rss": size(row["agt_rss"]),
-            "cpu": f"{row['cpu']:.1f} %",
+            "cpu": percent(row["cpu"], 1),
             "rss": size(row["rss"]),
             "lag": duration(row["lag"]),
             "silence": f"{row['silence']:.0f} s{' (stale)' if row['stale'] else ''}",
@@ -250,7 +249,7 @@ def _task_in(text: str) -> str:
 LARGE_FIGURES = ("running", "waiting", "tasks/s", "failed")
 """Names of the numbers on the overview that say most."""
 SMALL_FIGURES = (
-    "latency", "queued", "success", "cancelled", "lost runs", "workers", "agents", "clients", "workers' cpu",
+    "latency", "held", "queued", "success", "cancelled", "lost runs", "workers", "agents", "clients", "workers' cpu",
     "workers' memory", "lag", "scheduler cpu", "scheduler memory",
 )  # fmt: skip
 
@@ -263,7 +262,8 @@ def figures(model: MonitorModel) -> dict[str, str]:
     return {
         "tasks/s": f"{model.rate:,.0f}",
         "latency": "none" if model.latency is None else duration(model.latency),
-        "waiting": f"{status_counts.waiting(status):,}",
+        "waiting": f"{status.waiting:,}",
+        "held": f"{status.held:,}",
         "queued": f"{status_counts.queued(status):,}",
         "running": f"{status_counts.running(status):,}",
         "success": f"{status.succeeded:,}",
@@ -273,14 +273,16 @@ def figures(model: MonitorModel) -> dict[str, str]:
         "workers": f"{status_counts.workers(status):,}",
         "agents": f"{len(status.agents):,}",
         "clients": f"{status_counts.clients(status):,}",
-        "workers' cpu": f"{100 * sum(status.worker_cpus):,.0f} %",
+        "workers' cpu": percent(100 * sum(status.worker_cpus)),
         "workers' memory": size(sum(status.worker_rsses)),
         "lag": duration(max(status.agent_round_trips, default=0.0)),
-        "scheduler cpu": f"{100 * status.cpu:.1f} %",
+        "scheduler cpu": percent(100 * status.cpu, 1),
         "scheduler memory": size(status.rss),
     }
 
 
+OFF_HOSTS = "waiting and held"
+"""The name of the line of all tasks that no host has."""
 Points = dict[str, list[list[float | None]]]
 """Points over time, as [milliseconds since 1970, value], by name; without a value a line is interrupted."""
 
@@ -296,7 +298,7 @@ def _samples(history: Sequence[Moment]) -> list[Moment]:
 def lines(model: MonitorModel) -> Points:
     """About POINTS points of each line; all lines have points at the same times."""
     moments = _samples(model.history)
-    found: Points = {"tasks/s": [], "latency": [], "waiting": [], "queued": [], "running": [], "cpu": [], "memory": []}
+    found: Points = {"tasks/s": [], "latency": [], OFF_HOSTS: [], "queued": [], "running": [], "cpu": [], "memory": []}
     longest_step = max(GAP_SECONDS, 2 * (moments[-1].at - moments[0].at) / POINTS) if moments else 0.0
     for before, moment in pairwise(moments):
         at = round(moment.at * 1000)
@@ -308,7 +310,7 @@ def lines(model: MonitorModel) -> Points:
         found["tasks/s"].append([at, round((moment.ended - before.ended) / seconds, 1) if seconds > 0 else 0.0])
         latency = mean_latency(before, moment)
         found["latency"].append([at, None if latency is None else round(1000 * latency, 2)])
-        found["waiting"].append([at, moment.waiting])
+        found[OFF_HOSTS].append([at, moment.waiting])
         found["queued"].append([at, moment.queued])
         found["running"].append([at, moment.running])
         found["cpu"].append([at, round(100 * moment.cpu, 1)])

@@ -14,7 +14,7 @@ from scaler_ui.model.minutes import Minute
 from scaler_ui.model.model import IN_TASK, MonitorModel
 from scaler_ui.model.subjects import Fact
 from scaler_ui.model.task_table import ENDINGS
-from scaler_ui.model.views import POINTS, Points, Row, TablePage, page_of
+from scaler_ui.model.views import OFF_HOSTS, POINTS, Points, Row, TablePage, page_of
 from scaler_ui.model.workloads import DurationCounts, Workload
 
 DAY = 86_400
@@ -200,13 +200,13 @@ def _compared(measure: Measure, this: Workload, that: Workload | None) -> Row:
         "name": measure.name,
         "this": "" if value is None else measure.write(value),
         "other": "" if before is None else measure.write(before),
-        "change": f"{round(100 * (value / before - 1)):+,} %" if before and value is not None else "",
+        "change": f"{round(100 * (value / before - 1)):+,}%" if before and value is not None else "",
     }
 
 
 def minute_lines(model: MonitorModel, days: float) -> Points:
     """At most POINTS points of each line for the last days; lines are interrupted where nothing was heard."""
-    found: Points = {"tasks/s": [], "latency": [], "waiting": [], "queued": [], "running": [], "cpu": [], "memory": []}
+    found: Points = {"tasks/s": [], "latency": [], OFF_HOSTS: [], "queued": [], "running": [], "cpu": [], "memory": []}
     now = model.status.at if model.status is not None else math.inf
     minutes = [minute for minute in model.minutes.rows if minute.at <= now]  # a clock was ahead once
     if not minutes:
@@ -230,7 +230,7 @@ def _add_point(found: Points, at: int, minutes: list[Minute]) -> None:
     latencies = [1000 * minute.latency for minute in minutes if minute.latency is not None]
     found["latency"].append([1000 * at, round(mean(latencies), 2) if latencies else None])
     for name, of, factor in (
-        ("tasks/s", "rate", 1.0), ("waiting", "waiting", 1.0), ("queued", "queued", 1.0), ("running", "running", 1.0),
+        ("tasks/s", "rate", 1.0), (OFF_HOSTS, "waiting", 1.0), ("queued", "queued", 1.0), ("running", "running", 1.0),
         ("cpu", "cpu", 100.0), ("memory", "rss", 2**-20),
     ):  # fmt: skip
         found[name].append([1000 * at, round(factor * mean([getattr(minute, of) for minute in minutes]), 1)])

@@ -178,7 +178,7 @@ _HINT = """(params) => { const v = params.value;
   const escape = (text) => String(text).replace(/[&<>]/g, (c) => `&#${c.charCodeAt(0)};`);
   const since = new Date(v[1]).toLocaleString('sv-SE');
   if (params.seriesIndex === 0) return `<b>short tasks, most of them ${escape(v[3])}</b><br>`
-    + `${Math.round(100 * v[4])} % of the time<br>since ${since}<br>on ${escape(v[5])}`;
+    + `${Math.round(100 * v[4])}% of the time<br>since ${since}<br>on ${escape(v[5])}`;
   const took = (ms) => ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(1)} s`;
   const moved = [['objects are fetched for', v[7] - v[1]], ['the result is stored for', v[2] - v[8]]];
   return `<b>${escape(v[3])}</b><br>${escape(v[4])}, ${took(v[2] - v[1])}<br>`

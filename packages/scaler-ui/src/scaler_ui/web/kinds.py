@@ -29,7 +29,7 @@ WORKERS = TableKind(
     },
     key="key", order="cpu",
     links={
-        "worker": ("worker", "page"), "agent": ("host", "host"), "host": ("host", "host"), "task": ("task", "task"),
+        "worker": ("worker", "worker"), "agent": ("host", "host"), "host": ("host", "host"), "task": ("task", "task"),
         "function": ("function", "function"),
     },
 )  # fmt: skip
@@ -40,7 +40,7 @@ RUNNERS = TableKind(
         "rss": "memory", "queued": "queued",
     },
     key="key", order="elapsed", filtered=False,
-    links={"worker": ("worker", "page"), "task": ("task", "task"), "function": ("function", "function")},
+    links={"worker": ("worker", "worker"), "task": ("task", "task"), "function": ("function", "function")},
 )  # fmt: skip
 PROGRESS = TableKind(
     "progress",

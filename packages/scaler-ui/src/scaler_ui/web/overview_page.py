@@ -12,19 +12,20 @@ from scaler_ui.listening import Listening
 from scaler_ui.model import overview, views
 from scaler_ui.model.addresses import address
 from scaler_ui.model.findings import Finding
+from scaler_ui.model.views import OFF_HOSTS
 from scaler_ui.web.charts import Line, LinesOverTime
 from scaler_ui.web.kinds import LAST_FAILURES, PROGRESS
 from scaler_ui.web.parts import Figures, ServerTable, heading, subheading
 
 REFRESH_SECONDS = 1.0
 _COUNT = "value => value.toLocaleString()"
-_PERCENT = "value => `${value.toLocaleString()} %`"
+_PERCENT = "value => `${value.toLocaleString()}%`"
 _MILLISECONDS = "value => value < 1000 ? `${value} ms` : `${(value / 1000).toLocaleString()} s`"
 _MEBIBYTES = "value => value < 1024 ? `${value} MiB` : `${(value / 1024).toLocaleString()} GiB`"
 LINES = (
     Line("Tasks that ended per second", ("tasks/s",), _COUNT),
     Line("Latency: mean from submission to end", ("latency",), _MILLISECONDS),
-    Line("Tasks now", ("waiting", "queued", "running"), _COUNT),
+    Line("Tasks now", (OFF_HOSTS, "queued", "running"), _COUNT),
     Line("CPU of all workers, in percent of one core", ("cpu",), _PERCENT),
     Line("Memory of all workers", ("memory",), _MEBIBYTES),
 )

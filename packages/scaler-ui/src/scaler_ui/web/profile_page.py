@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 from nicegui import ui
 
 from scaler_protocol.errors import AddressError
+from scaler_protocol.units import percent
 from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.stack_profile import StackProfile
@@ -95,7 +96,7 @@ def _hottest(taken: TakenProfile | None, request: PageRequest) -> TablePage:
         return TablePage([], 0)
     samples = taken.profile.samples
     rows = [
-        {"self": f"{100 * own / samples:.1f} %", "total": f"{100 * total / samples:.1f} %", "where": name}
+        {"self": percent(100 * own / samples, 1), "total": percent(100 * total / samples, 1), "where": name}
         for name, own, total in taken.profile.hottest()
     ]
     return TablePage(rows, len(rows))
