@@ -20,6 +20,7 @@ from scaler import Client, SchedulerClusterCombo
 
 SUBSCRIBER = """
 import sys
+import time
 from scaler_io.security.keyring import SUBSCRIBER_KEYS
 from scaler_io.transport.own_keys import credentials_for
 from scaler_io.transport.publishing import Subscriber
@@ -32,7 +33,7 @@ feed = Feed(subscriber)
 said = False
 while True:
     subscriber.wait(3600)
-    if feed.take() and not said:
+    if feed.take(time.monotonic()) and not said:
         print("hears", flush=True)
         said = True
 """

@@ -173,7 +173,7 @@ def test_every_page_shows_what_the_scheduler_says(
     wait_shown(page, "command", words)
     page.goto(f"{site}/workers")
     wait_shown(page, "workers", "1-2 of 2")
-    assert len(status.worker_pids) == 2 and all(f"{pid}|" in shown(page, "workers") for pid in status.worker_pids)
+    assert len(status.worker_pids) == 2 and all(f"-{pid}" in shown(page, "workers") for pid in status.worker_pids)
     page.goto(f"{site}/clients")
     wait_shown(page, "clients", client.name)
     page.goto(f"{site}/graphs")

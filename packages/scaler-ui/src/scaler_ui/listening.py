@@ -10,6 +10,7 @@ from scaler_io.transport.publishing import Subscriber
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError, ScalerError
 from scaler_protocol.monitoring import MonitorStatus, StorageStatus
+from scaler_protocol.plurals import counted
 from scaler_ui.model.feed import Feed
 from scaler_ui.model.findings import Finding, findings
 from scaler_ui.model.model import MonitorModel
@@ -61,7 +62,7 @@ class Listening:
 
     def look(self) -> None:
         """Process the messages that have arrived."""
-        for message in self._feed.take():
+        for message in self._feed.take(self._clock()):
             self.model.take(message, self._clock())
 
     @property
@@ -94,7 +95,9 @@ class Listening:
     def misfit(self) -> str:
         """Why no status can be read, although something is published; empty if that is not so."""
         if self._feed.malformed and self.model.status is None:
-            return f"what {self.address} publishes cannot be read: use the scheduler's version of Scaler"
+            arrived = counted(self._feed.malformed, "malformed message")
+            said = f"what {self.address} publishes cannot be read ({arrived} came)"
+            return f"{said}: use the scheduler's version of Scaler, and the address of its monitor"
         return ""
 
     def _reason(self) -> str:

@@ -55,7 +55,7 @@ def test_nothing_is_passed_on_before_a_snapshot(publications: Publications) -> N
     line.publish(4, publications.status())
     line.publish(5, publications.status(snapshot=True))
     line.publish(6, publications.batch(TaskStep.WAITING, 1, 8))
-    assert [type(message) for message in feed.take()] == [MonitorStatus, TaskEvents]
+    assert [type(message) for message in feed.take(0.0)] == [MonitorStatus, TaskEvents]
     assert (feed.gaps, line.renewals) == (0, 0)
 
 
@@ -65,10 +65,10 @@ def test_after_a_gap_the_feed_subscribes_again(publications: Publications) -> No
     line.publish(1, publications.status(snapshot=True))
     line.publish(3, publications.batch(TaskStep.WAITING, 1, 7))
     line.publish(4, publications.batch(TaskStep.WAITING, 1, 8))
-    assert len(feed.take()) == 1 and (feed.gaps, line.renewals) == (1, 1)
+    assert len(feed.take(0.0)) == 1 and (feed.gaps, line.renewals) == (1, 1)
     line.publish(5, publications.status(snapshot=True))
     line.publish(6, publications.batch(TaskStep.WAITING, 1, 8))
-    assert len(feed.take()) == 2 and (feed.gaps, line.renewals) == (1, 1)
+    assert len(feed.take(0.0)) == 2 and (feed.gaps, line.renewals) == (1, 1)
 
 
 def test_what_is_as_in_the_status_before_is_not_sent_again(publications: Publications) -> None:
@@ -81,16 +81,38 @@ def test_what_is_as_in_the_status_before_is_not_sent_again(publications: Publica
     sent = [first, changes(moved, first), changes(moved, moved), changes(fewer, moved)]
     for number, status in enumerate(sent, 1):
         line.publish(number, status)
-    assert feed.take() == [decode([bytes(frame) for frame in encode(each)]) for each in (first, moved, moved, fewer)]
+    assert feed.take(0.0) == [decode([bytes(frame) for frame in encode(each)]) for each in (first, moved, moved, fewer)]
     assert sent[1].agent_hosts == moved.agent_hosts and not sent[1].agent_names and not sent[2].agent_hosts
     assert sent[3].agent_names == fewer.agent_names
     assert sent[2].worker_states == moved.worker_states and not sent[2].worker_pids
     assert all(not status.worker_seconds for status in sent[1:])
     line.publish(5, replace(moved, agent_names=()))  # a faulty publisher: those before were fewer
     line.publish(6, moved)
-    assert feed.take() == [] and (feed.malformed, feed.gaps, line.renewals) == (1, 0, 1)
+    assert feed.take(0.0) == [] and (feed.malformed, feed.gaps, line.renewals) == (1, 0, 1)
     line.publish(7, replace(first, worker_names=()))
-    assert feed.take() == [] and (feed.malformed, line.renewals) == (2, 2)
+    assert feed.take(9.0) == [] and (feed.malformed, line.renewals) == (2, 2)
+
+
+def test_a_publisher_whose_snapshots_cannot_be_read_is_asked_less_and_less_often(publications: Publications) -> None:
+    line = Line()
+    feed = Feed(line)
+
+    def asked(first: int, last: int) -> int:
+        """How often it is, in a time of which each 0.01 s another such snapshot arrives."""
+        before = line.renewals
+        for moment in range(100 * first, 100 * last):
+            line.publish(1, publications.status(snapshot=True, worker_agents=[7] * 6))
+            assert feed.take(moment / 100) == []
+        return line.renewals - before
+
+    assert 1 <= asked(0, 1) <= 5 and asked(1, 10) <= 4 and 2 <= asked(10, 20) <= 3
+    line.publish(1, publications.status(snapshot=True))
+    line.publish(3, publications.status())
+    assert len(feed.take(100.0)) == 1 and line.renewals > 0
+    before = line.renewals
+    line.publish(4, publications.status(snapshot=True))
+    line.publish(6, publications.status())
+    assert len(feed.take(100.2)) == 1 and line.renewals == before + 1, "pauses begin anew"
 
 
 def test_another_scheduler_starts_a_new_snapshot(publications: Publications) -> None:
@@ -99,7 +121,7 @@ def test_another_scheduler_starts_a_new_snapshot(publications: Publications) -> 
     line.publish(41, publications.status(snapshot=True))
     line.publish(1, publications.status(snapshot=True, incarnation=6))
     line.publish(2, publications.status(incarnation=6))
-    assert len(feed.take()) == 3 and feed.gaps == 0
+    assert len(feed.take(0.0)) == 3 and feed.gaps == 0
 
 
 @given(st.lists(st.lists(st.binary(max_size=40), max_size=4), max_size=5))
@@ -108,7 +130,7 @@ def test_anything_else_is_counted(frames: list[list[bytes]]) -> None:
     feed = Feed(line)
     line.publish(1, Acknowledge())
     line.frames += frames
-    assert feed.take() == [] and feed.malformed == 1 + len(frames)
+    assert feed.take(0.0) == [] and feed.malformed == 1 + len(frames)
 
 
 @given(
@@ -144,7 +166,7 @@ def test_events_that_do_not_fit_never_reach_the_model(
     line.publish(1, MonitorStatus(5, 1.0, snapshot=True))
     line.publish(2, events)
     model = MonitorModel(tasks=100)
-    taken = feed.take()
+    taken = feed.take(0.0)
     sound = (
         not tasks
         and not runs
@@ -183,6 +205,6 @@ def test_what_the_feed_passes_on_can_be_printed(publications: Publications) -> N
             texts=("a\n\u202eb",),
         ),
     )
-    status, events = Feed(line).take()
+    status, events = Feed(line).take(0.0)
     assert isinstance(status, MonitorStatus) and tuple(status.client_names) == (r"\x1b[2J\n[ERROR]forged",)
     assert isinstance(events, TaskEvents) and tuple(events.texts) == ("a\n\\u202eb",)

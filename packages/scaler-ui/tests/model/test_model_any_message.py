@@ -165,7 +165,7 @@ def test_what_the_feed_passes_on_can_be_shown(publications: Publications, data: 
     at, odd = data.draw(odd_message(messages))
     messages[at] = odd
     model, now = MonitorModel(tasks=100), 50.0
-    for message in Feed(Line(messages)).take():
+    for message in Feed(Line(messages)).take(0.0):
         model.take(message, now)
     orjson.dumps(shown(model, now))
     registry = CollectorRegistry()
@@ -181,7 +181,7 @@ def test_what_the_feed_passes_on_can_be_shown(publications: Publications, data: 
 def test_all_of_it_is_shown_where_nothing_is_odd(publications: Publications) -> None:
     model = MonitorModel(tasks=100)
     feed = Feed(Line(published(publications)))
-    for message in feed.take():
+    for message in feed.take(0.0):
         model.take(message, 50.0)
     assert not feed.malformed and "math:sqrt" in orjson.dumps(shown(model, 50.0)).decode()
 
@@ -216,7 +216,7 @@ def test_capabilities_that_cannot_be_read_are_refused(publications: Publications
         replace(status, offer_managers=("m",), offer_capabilities=(written,), offer_runtimes=("",)),
     ):
         feed = Feed(Line([status, odd]))
-        assert feed.take() and feed.malformed == 1
+        assert feed.take(0.0) and feed.malformed == 1
 
 
 def test_times_without_a_date_and_runs_without_an_id_are_refused(publications: Publications) -> None:
@@ -228,7 +228,7 @@ def test_times_without_a_date_and_runs_without_an_id_are_refused(publications: P
         (batch(TaskStep.ASSIGNED, 1, 5, first_run=2**64 - 1), True),
     ):
         feed = Feed(Line([status, odd]))
-        assert len(feed.take()) == 1 + is_sound and feed.malformed == (not is_sound)
+        assert len(feed.take(0.0)) == 1 + is_sound and feed.malformed == (not is_sound)
 
 
 def test_the_critical_path_has_no_rows_for_nodes_that_are_not_known(publications: Publications) -> None:
@@ -238,6 +238,6 @@ def test_the_critical_path_has_no_rows_for_nodes_that_are_not_known(publications
     messages[3] = replace(publications.batch(TaskStep.WAITING, 9, 1, 3, time=NOW - 90), **graph)
     messages[4:9] = [publications.batch(TaskStep.ASSIGNED, 1, 1, 3, time=NOW - 80, first_run=501)]
     model = MonitorModel(tasks=100)
-    for message in Feed(Line(messages)).take():
+    for message in Feed(Line(messages)).take(0.0):
         model.take(message, 50.0)
     assert [row["task"] for row in path_rows(GraphLooks(model), 4, PageRequest()).rows] == ["1", "3"]

@@ -321,7 +321,9 @@ def test_what_another_version_publishes_is_told_of(tmp_path: Path) -> None:
         listening = Listening(address)
         assert publisher.recv()[:1] == b"\x01"
         publisher.send_multipart([b"", bytes(8), b"of another version"])
-        with pytest.raises(NoStatusError, match="cannot be read: use the scheduler's version of Scaler"):
+        with pytest.raises(
+            NoStatusError, match=r"cannot be read \(1 malformed message came\): use the scheduler's version of Scaler"
+        ):
             once(listening, TopOptions(address, True, False, 30.0))
         listening.close()
 

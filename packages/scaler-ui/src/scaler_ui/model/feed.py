@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
@@ -24,6 +25,11 @@ from scaler_protocol.monitoring import (
 from scaler_protocol.safe_text import escaped_message
 
 _IDS: Final = 2**64
+FIRST_PAUSE: Final = 0.1
+"""Seconds between the first two subscriptions; each time it is twice as long, up to LONGEST_PAUSE."""
+LONGEST_PAUSE: Final = 4.0
+CALM_SECONDS: Final = 30.0
+"""After so long without need for another subscription the pauses begin anew."""
 
 
 class Subscription(Protocol):
@@ -47,15 +53,27 @@ class Feed:
         """The next sequence number; 0 until a snapshot has begun."""
         self._status: MonitorStatus | None = None
         """The last one."""
+        self._is_renewing = False
+        """Whether it must subscribe again."""
+        self._pause, self._renewable_at = FIRST_PAUSE, -math.inf
 
-    def take(self) -> list[MonitorMessage]:
-        """The messages that have arrived, in order."""
+    def take(self, now: float) -> list[MonitorMessage]:
+        """The messages that have arrived, in order. `now` is any monotonic clock in seconds."""
         taken = []
         for frames in self._subscription.receive():
             message = self._read(frames)
             if message is not None:
                 taken.append(message)
+        if self._is_renewing and now >= self._renewable_at:
+            self._renew(now)
         return taken
+
+    def _renew(self, now: float) -> None:
+        """Subscribe again. A snapshot costs the scheduler much, so that one which is faulty is not asked at once."""
+        is_calm = now > self._renewable_at + CALM_SECONDS
+        self._pause = FIRST_PAUSE if is_calm else min(2 * self._pause, LONGEST_PAUSE)
+        self._is_renewing, self._renewable_at = False, now + self._pause
+        self._subscription.subscribe_again()
 
     def _read(self, frames: Sequence[bytes]) -> MonitorMessage | None:
         try:
@@ -69,7 +87,7 @@ class Feed:
             return None
         message = escaped_message(message)
         if isinstance(message, MonitorStatus) and message.snapshot:
-            self._expected, self._status = number, None
+            self._expected, self._status, self._is_renewing = number, None, False
         if number != self._expected:
             if self._expected:
                 self.gaps += 1
@@ -88,8 +106,7 @@ class Feed:
         return self._status
 
     def _begin_again(self) -> None:
-        self._expected = 0
-        self._subscription.subscribe_again()
+        self._expected, self._is_renewing = 0, True
 
 
 def _is_sound(message: MonitorMessage) -> bool:

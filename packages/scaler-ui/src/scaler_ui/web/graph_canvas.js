@@ -92,7 +92,7 @@ export default {
     hint(item) {
       const { names, functions, tasks, counts } = this.picture, name = names[functions[item]];
       const words = { w: "waits", q: "queued", r: "running", s: "success", f: "raised", x: "failed", c: "cancelled", u: "unknown" };
-      if (counts.length) return `${name}\n${counts[item].toLocaleString()} nodes, ${this.now.shares[item]} % over`;
+      if (counts.length) return `${name}\n${counts[item].toLocaleString()} nodes, ${this.now.shares[item]}% over`;
       return `${name}\n${words[this.now.letters[item]]}\ntask ${tasks[item]}`;
     },
     at(event) {

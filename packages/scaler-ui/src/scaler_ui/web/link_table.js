@@ -9,7 +9,7 @@ export default {
     <template #body-cell="cell">
       <q-td :props="cell" :data-label="cell.col.label" :class="{blank: cell.value === '' || cell.value === null}"
         ><a v-if="address(cell)" class="nicegui-link" :href="address(cell)">{{ cell.value }}</a
-        ><span v-else-if="cell.col.bar" class="share" :style="{'--share': cell.row[cell.col.name] + '%'}">{{ cell.value }} %</span
+        ><span v-else-if="cell.col.bar" class="share" :style="{'--share': cell.row[cell.col.name] + '%'}">{{ cell.value }}%</span
         ><template v-else>{{ cell.value }}</template></q-td>
     </template>
   </q-table>`,
