@@ -11,6 +11,10 @@ from typing import Final
 
 RECORDS: Final = 2**24
 """Most records of one column."""
+EXPANDED: Final = 2**25
+"""Most bytes that a column may become, unless it has a quarter of them itself: equal bytes take one, so that a message
+of a hundred bytes could take a monitor's memory. It is enough for the profiles of 760,000 tasks; a scheduler publishes
+each 0.1 s what has ended since, and a snapshot makes up for what cannot be sent."""
 _COUNT: Final = struct.Struct("<I")
 
 
@@ -59,6 +63,8 @@ def fault_of_planes(planes: bytes, size: int) -> str:
     count, whole, at = _head(planes, size)
     if not 0 < count <= RECORDS or whole >> size:
         return f"begins with {planes[:at].hex()}, which is not the head of 1 to {RECORDS:,} records of {size} bytes"
+    if count * size > max(EXPANDED, 4 * len(planes)):
+        return f"has {len(planes):,} bytes, too few for {count:,} records of {size} bytes"
     needed = at + whole.bit_count() * count + size - whole.bit_count()
     return "" if len(planes) == needed else f"has {len(planes):,} bytes, not {needed:,} for {count:,} records"
 

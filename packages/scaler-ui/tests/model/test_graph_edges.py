@@ -34,3 +34,11 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     big, last = table.find(2), table.find(3)
     assert big is not None and big.is_too_big and big.count == 0
     assert last is not None and last.count == 3
+
+
+def test_graphs_without_edges_are_bounded_too() -> None:
+    table = EdgeTable()
+    for number in range(3 * graph_edges.GRAPHS):
+        table.add([number], [10 * number], [0], b"")
+    first = 2 * graph_edges.GRAPHS
+    assert table.find(first - 1) is None and table.find(first) is not None

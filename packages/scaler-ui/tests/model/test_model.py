@@ -11,7 +11,7 @@ from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import MonitorMessage, TaskEvents, TaskStep
 from scaler_ui.model import task_stream, views
 from scaler_ui.model.addresses import PageRequest
-from scaler_ui.model.model import MonitorEvent
+from scaler_ui.model.model import NAMES, PRINTED_CHARACTERS, PRINTED_ENTRY, MonitorEvent
 from scaler_ui.model.tables import fields, task_of_run, worker_rows
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def test_what_ended_before_the_scheduler_began_again_stays_with_its_host(publica
     assert [model.agents[model.tasks.row(row).agent] for row in range(3)] == list(names)
     assert [model.hosts[each.agent] for each in model.failures.values()] == ["a", "b", "c"]
     assert views.tasks(model, PageRequest(host="c")).total == views.tasks(model, PageRequest(host="a")).total == 1
-    assert sorted(task_stream.stream(model, 60).lines) == ["a:1-77 (gone)", "b:1-77 (gone)", "c:1/77 (gone)"]
+    assert sorted(task_stream.stream(model, 60).lines) == ["a:1-77 (gone)", "b:1-77 (gone)", "c:1-77 (gone)"]
 
 
 def test_events_are_kept(publications: Publications) -> None:
@@ -158,3 +158,20 @@ def test_clients_and_agents_that_left_keep_their_names(publications: Publication
     model = publications.model_of(publications.status(), left)
     assert [model.client_name(session) for session in (7, 8, 9)] == ["Client|a", "(in a task)", "session 9"]
     assert model.agents == {1: "vm:1", 2: "vm:2"}
+
+
+def test_functions_and_outputs_are_bounded(publications: Publications) -> None:
+    model = publications.model_of(publications.status(1, at=1000.0))
+    for number in range(2 * NAMES):
+        model._figures(f"f{number}").has_ended(Status.VALUE)
+        model._figures("always").has_ended(Status.VALUE)
+    assert len(model.functions) == NAMES and model.functions["always"].count == 2 * NAMES
+    assert f"f{2 * NAMES - 1}" in model.functions and "f0" not in model.functions
+
+    pieces = 2 * PRINTED_CHARACTERS // (5 * PRINTED_ENTRY)
+    for start in range(0, 5 * pieces, pieces):
+        numbers, ones = range(start + 1, start + pieces + 1), [1] * pieces
+        printed = ["x"] * pieces
+        message = TaskEvents(printed_numbers=numbers, printed_tasks=numbers, printed_attempts=ones, printed=printed)
+        model.take(message, 50.0)
+    assert PRINTED_CHARACTERS // 2 < len(model.printed) * PRINTED_ENTRY <= PRINTED_CHARACTERS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scaler_protocol.monitoring import MonitorHistory, TaskEvents, TaskStep
-from scaler_ui.model.model import PRINTED_CHARACTERS
+from scaler_ui.model.model import PRINTED_CHARACTERS, PRINTED_ENTRY
 from scaler_ui.model.reasons import is_to_ask, printed, why
 from scaler_ui.terminal.why import task_id
 
@@ -154,5 +154,5 @@ def test_what_tasks_have_printed_is_bounded(publications: Publications) -> None:
     model = publications.model_of(publications.status(1))
     for number in range(1, 5):
         one: dict[str, Any] = dict.fromkeys(("printed_numbers", "printed_tasks", "printed_attempts"), (number,))
-        model.take(TaskEvents(**one, printed=("x" * (PRINTED_CHARACTERS // 2),)), 0.0)
+        model.take(TaskEvents(**one, printed=("x" * (PRINTED_CHARACTERS // 2 - PRINTED_ENTRY),)), 0.0)
     assert list(model.printed) == [3, 4]

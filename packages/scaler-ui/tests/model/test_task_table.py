@@ -10,7 +10,7 @@ from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import TaskStep
 from scaler_protocol.profiles import Profile
 from scaler_ui.model.columns import slice_of_order
-from scaler_ui.model.task_table import TaskTable
+from scaler_ui.model.task_table import NAMES, TaskTable
 from support.task_rows import live_rows
 
 PLAIN = Profile(5000, 10, 20, 30, 2, 1).packed()
@@ -161,3 +161,23 @@ def test_any_order(steps: list[tuple[str, int]]) -> None:
             table.begun()
             live = {task: TaskStep.HELD}
         assert {table.value("id", row): table.value("step", row) for row in live_rows(table)} == live
+
+
+def test_names_that_no_row_has_any_more_are_forgotten() -> None:
+    """Functions and agents come and go for weeks, those of the rows keep their names."""
+    table = TaskTable(100)
+    table.stand([1], TaskStep.WAITING, 9, table.function_number("f"), 7, 1.0)
+    table.assign([1], 5, 50, 2.0)
+    for number in range(3 * NAMES):
+        function = table.function_number(f"f{number}")
+        if number % 1000 == 0 or number > 3 * NAMES - 10:
+            task = 100 + number
+            table.stand([task], TaskStep.WAITING, 9, function, 7, 1.0)
+            table.assign([task], 1000 + number, 1000 + number, 2.0)
+            assert table.row(table.find(task) or 0).function == f"f{number}"
+        else:
+            table.assign([99], 1000 + number, 1000 + number, 2.0)
+    assert len(table._names.values) <= NAMES + 300 and len(table._agents.values) <= NAMES + 300
+    shown = [table.row(row) for row in range(len(table))]
+    assert all(row.function == f"f{row.id - 100}" and row.agent == row.id + 900 for row in shown if row.id > 99)
+    assert table.has_function(f"f{3 * NAMES - 1}") and not table.has_function("f1")

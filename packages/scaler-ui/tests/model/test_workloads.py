@@ -15,10 +15,13 @@ from scaler_protocol.profiles import Profile
 from scaler_ui.model import workload_views
 from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.kept import Changes
+from scaler_ui.model.minutes import MOMENTS, Minutes
 from scaler_ui.model.model import MonitorModel
+from scaler_ui.model.moments import Moment
 from scaler_ui.model.workloads import (
     BREAK_SECONDS,
     EXCEPTIONS,
+    FORGOTTEN,
     LONGEST_SECONDS,
     OTHERS,
     DurationCounts,
@@ -179,3 +182,21 @@ def test_what_a_thread_writes_does_not_change_meanwhile(publications: Publicatio
         model.take(publications.batch(TaskStep.ENDED, 1, task), 50.0)
         taken += changes.take().workloads
     assert [sum(workload.endings.values()) for workload in taken] == [1, 2]
+
+
+def test_numbers_of_forgotten_workloads_are_bounded_where_nobody_keeps_them() -> None:
+    table = WorkloadTable(limit=3)
+    for number in range(3 * FORGOTTEN):
+        table.ended(f"f{number}", 7, Status.VALUE, 1.0, 2.0)
+    assert len(table.rows) == 3 and len(table.forgotten) <= FORGOTTEN
+
+
+def test_a_minute_that_never_ends_is_bounded() -> None:
+    minutes = Minutes()
+    for number in range(5 * MOMENTS):
+        minutes.add(Moment(600.0, number, 4, 0, 0, 0.0, 0, 0, 0.0), follows=True)
+    minutes.add(Moment(610.0, 5 * MOMENTS, 4, 0, 0, 0.0, 0, 0, 0.0), follows=True)
+    assert len(minutes._open) == MOMENTS
+    minutes.add(Moment(660.0, 5 * MOMENTS, 4, 0, 0, 0.0, 0, 0, 0.0), follows=True)
+    [minute] = minutes.rows
+    assert (minute.rate, minute.waiting) == (5 * MOMENTS / 10, 4.0), "what ended in it counts completely"

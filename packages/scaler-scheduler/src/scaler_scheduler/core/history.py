@@ -5,7 +5,7 @@ It is kept without monitors, too, so an entry costs an append: the traceback of 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import field
 from heapq import merge
@@ -207,7 +207,7 @@ class History:
     """By task and attempt, of those that printed last."""
     excerpts: dict[int, str] = field(default_factory=dict)
     """Of tracebacks, by task, until the outcomes come."""
-    causes: dict[int, int] = field(default_factory=dict)
+    causes: OrderedDict[int, int] = field(default_factory=OrderedDict)
     """Of tasks that have ended without a run, by id: the task that they need and that ended without a value."""
     figures: deque[PastFigures] = field(default_factory=lambda: deque(maxlen=FIGURES))
     runs: RunFigures = field(default_factory=RunFigures)
@@ -244,7 +244,7 @@ class History:
         cause = self.causes.get(cause, cause)
         self.causes[task] = cause
         if len(self.causes) > CAUSES:
-            del self.causes[next(iter(self.causes))]
+            self.causes.popitem(last=False)
         return cause
 
     def add_printed(self, number: int, task: TaskRecord, text: bytes) -> PrintedText | None:

@@ -69,6 +69,13 @@ class Places(Generic[V]):
             self.values.append(value)
         return place
 
+    def kept(self, used: Column) -> tuple[Places[V], Column]:
+        """The first value and those at these places, and by old place the new one."""
+        places: Places[V] = Places(self.values[0])
+        moved: Column = np.zeros(len(self.values), np.uint32)
+        moved[used] = [places.place(self.values[place]) for place in used.tolist()]
+        return places, moved
+
     def known(self, value: V) -> int:
         """The place of a value; the number of values, which is no place, if it is none of them."""
         return self._places.get(value, len(self.values))

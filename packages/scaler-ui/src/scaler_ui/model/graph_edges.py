@@ -11,6 +11,8 @@ from scaler_protocol.monitoring import PACKED_EDGE
 
 EDGES = 2_000_000
 """Edges of all graphs that are kept."""
+GRAPHS = 10_000
+"""Graphs that are kept, also those without edges."""
 GRAPH_EDGES = 250_000
 """Edges of one graph; of one with more none are kept, because its picture would take too long."""
 
@@ -61,7 +63,7 @@ class EdgeTable:
             elif not graph.is_too_big:
                 graph.packed += piece
                 self._edges += count
-        while self._edges > EDGES:
+        while self._edges > EDGES or len(self._graphs) > GRAPHS:
             self._edges -= self._graphs.pop(next(iter(self._graphs))).count
 
     def find(self, number: int) -> EdgesOfGraph | None:

@@ -13,6 +13,10 @@ MINUTES = 30 * 1440
 """Minutes that are remembered: 30 days."""
 
 
+MOMENTS = 600
+"""Statuses of a minute that count, at most: a scheduler whose clock stands still ends none."""
+
+
 class Minute(NamedTuple):
     """Means of the minute that began at `at`, in seconds since 1970: tasks per second, seconds, tasks, cores, bytes."""
 
@@ -45,6 +49,8 @@ class Minutes:
             if not follows or moment.at < before or moment.at // 60 != before // 60:
                 self._close()
         self._open.append(moment)
+        if len(self._open) > MOMENTS:
+            del self._open[1]  # the first and the last say how much has ended
 
     def _close(self) -> None:
         moments, first, last = self._open, self._open[0], self._open[-1]

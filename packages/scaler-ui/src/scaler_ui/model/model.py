@@ -50,6 +50,8 @@ EVENTS = 2_000
 """Events of each kind that are kept."""
 PRINTED_CHARACTERS = 32 * 2**20
 """What tasks have printed, as far as it is kept."""
+PRINTED_ENTRY = 200
+"""Each text counts as so many characters more: about what it takes without them."""
 NAMES = 20_000
 """Agents and clients whose names are known, also after they left, and other entries of one number or name each."""
 FIRST_PAST_AGENT = 2**63
@@ -145,7 +147,7 @@ class MonitorModel:
         """The last texts about tasks: of one that raised its traceback, else a sentence."""
         self.failures = LastFailures()
         """Also those that failed before this monitor listened."""
-        self.causes: dict[int, int] = {}
+        self.causes: OrderedDict[int, int] = OrderedDict()
         """Of tasks that ended without a run, by id: the task that they need and that ended without a value."""
         self.agents: dict[int, str] = {}
         """Names of agents by number, also of those that have left."""
@@ -154,7 +156,7 @@ class MonitorModel:
         self.clients: dict[int, str] = {}
         """Names of clients by session, also of those that have left."""
         self.tasks = TaskTable(tasks)
-        self.functions: dict[str, FunctionFigures] = {}
+        self.functions: OrderedDict[str, FunctionFigures] = OrderedDict()
         self.workloads = WorkloadTable()
         self.run_figures = RunFigures()
         self.ended: dict[tuple[int, str], int] = {}
@@ -173,7 +175,7 @@ class MonitorModel:
         """By kind, in order."""
         self._heard_texts = 0
         """The number of the last text; those with greater ones are new."""
-        self.printed: dict[int, list[tuple[int, str]]] = {}
+        self.printed: OrderedDict[int, list[tuple[int, str]]] = OrderedDict()
         """What tasks have printed, by id, with the attempt; of those that printed last."""
         self._heard_printed = self._printed_size = 0
         self._failed_rows: dict[int, int] = {}
@@ -421,9 +423,10 @@ class MonitorModel:
             if number > self._heard_printed:
                 self._heard_printed = number
                 self.printed.setdefault(task, []).append((attempt, text))
-                self._printed_size += len(text)
-        while self._printed_size > PRINTED_CHARACTERS and len(self.printed) > 1:
-            self._printed_size -= sum(len(text) for _, text in self.printed.pop(next(iter(self.printed))))
+                self._printed_size += PRINTED_ENTRY + len(text)
+        while self._printed_size > PRINTED_CHARACTERS:
+            _, oldest = self.printed.popitem(last=False)
+            self._printed_size -= sum(PRINTED_ENTRY + len(text) for _, text in oldest)
 
     def _add_figures(self, history: MonitorHistory) -> None:
         """Add figures of times of which this monitor has none."""
@@ -446,9 +449,12 @@ class MonitorModel:
             self._figures(function).has_ended(Status.CANCELLED)
 
     def _figures(self, function: str) -> FunctionFigures:
+        """Those of a function; of many functions those that ended last are remembered."""
         figures = self.functions.get(function)
         if figures is None:
             figures = self.functions[function] = FunctionFigures()
+            _forget_oldest(self.functions, NAMES)
+        self.functions.move_to_end(function)
         return figures
 
     def _end(self, tasks: tuple[int, ...], agent: int, statuses: bytes, profiles: bytes, time: float) -> None:

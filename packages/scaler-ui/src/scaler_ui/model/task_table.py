@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,7 +17,10 @@ from scaler_protocol.monitoring import TaskStep
 from scaler_protocol.profiles import PROFILE, Profile
 from scaler_ui.model.columns import Column, Places, last, ranks, slice_of_order, take
 
+V = TypeVar("V")
 TASKS = 1_000_000
+NAMES = 50_000
+"""Names of functions, and numbers of agents, among which those are looked for that no row has any more."""
 REPEATED_RUNS = 2_000
 """Runs without an outcome that are remembered."""
 REPEATED = "run again"
@@ -148,6 +151,7 @@ class TaskTable:
         """The last runs that workers were seen to run and whose tasks ran again."""
         self._is_snapshot = False
         self._names = Places("")
+        self._names_limit = self._agents_limit = NAMES
         self._agents = Places(0)
 
     def __len__(self) -> int:
@@ -159,8 +163,28 @@ class TaskTable:
         return len(self._live)
 
     def function_number(self, name: str) -> int:
-        """The number of this name in the columns."""
+        """The number of this name in the columns; it is valid until the next call for a new name."""
+        if name not in self._names and len(self._names.values) >= self._names_limit:
+            self._names, used = self._with_used(self._names, "function")
+            self._names_limit = NAMES + 2 * used
         return self._names.place(name)
+
+    def _agent_place(self, agent: int) -> int:
+        """The place of this agent in the columns; it is valid until the next call for a new agent."""
+        if agent not in self._agents and len(self._agents.values) >= self._agents_limit:
+            self._agents, used = self._with_used(self._agents, "agent")
+            self._agents_limit = NAMES + 2 * used
+        return self._agents.place(agent)
+
+    def _with_used(self, known: Places[V], name: str) -> tuple[Places[V], int]:
+        """What rows have of the values to which a column refers, and how many these are; others are forgotten."""
+        if not len(self):  # the rows come later
+            return known, len(known.values)
+        kept, moved = known.kept(np.unique(self._view(name)))
+        renewed: array[Any] = array(_COLUMNS[name])
+        renewed.frombytes(moved[self._view(name)].tobytes())
+        self._columns[name] = renewed
+        return kept, len(kept.values)
 
     def has_function(self, name: str) -> bool:
         """Whether a task calls, or has called, a function of this name."""
@@ -209,7 +233,8 @@ class TaskTable:
 
     def assign(self, tasks: Iterable[int], agent: int, first_run: int, time: float) -> None:
         """Record that tasks were assigned to an agent."""
-        columns, place = self._columns, self._agents.place(agent)
+        place = self._agent_place(agent)
+        columns = self._columns
         for run, task in enumerate(tasks, first_run):
             row = self._row(task, time)
             columns["step"][row], columns["agent"][row] = TaskStep.ASSIGNED, place
@@ -248,7 +273,8 @@ class TaskTable:
         self, tasks: Iterable[int], agent: int, statuses: Iterable[int], profiles: bytes, time: float
     ) -> Iterator[tuple[int, int, Profile]]:
         """Record that tasks ended; yields the row, status and profile of each."""
-        columns, place = self._columns, self._agents.place(agent)
+        place = self._agent_place(agent)
+        columns = self._columns
         for task, status, record in zip(tasks, statuses, PROFILE.iter_unpack(profiles), strict=True):
             row = self._row(task, time)
             del self._live[task]
@@ -268,10 +294,11 @@ class TaskTable:
     ) -> None:
         """Add a task that ended before this monitor listened; its submission is unknown, its run is not."""
         begun = time - profile.duration_us / 1e6
+        number, place = self.function_number(function), self._agent_place(agent)
         row, columns = self._new_row(task, begun), self._columns
         columns["step"][row], columns["status"][row], columns["ended"][row] = TaskStep.ENDED, status, time
-        columns["function"][row], columns["session"][row] = self.function_number(function), session
-        columns["agent"][row], columns["assigned"][row] = self._agents.place(agent), begun
+        columns["function"][row], columns["session"][row] = number, session
+        columns["agent"][row], columns["assigned"][row] = place, begun
         self._ran(row, profile)
         self._has_ended((row,))
 
@@ -285,7 +312,7 @@ class TaskTable:
         Raises TypeError, ValueError or OverflowError for values that a column cannot hold.
         """
         zeros = [0] * len(columns["id"])
-        filled = {**columns, "agent": [self._agents.place(agent) for agent in columns.get("agent", zeros)]}
+        filled = {**columns, "agent": [self._agent_place(agent) for agent in columns.get("agent", zeros)]}
         self._columns = {name: array(code, filled.get(name, zeros)) for name, code in _COLUMNS.items()}
 
     def agents(self) -> list[int]:

@@ -18,6 +18,8 @@ BREAK_SECONDS = 3600.0
 LONGEST_SECONDS = 86_400.0
 """After so long a workload without a break is followed by another one."""
 WORKLOADS = 2_000
+FORGOTTEN = 10_000
+"""Numbers of forgotten ones that are remembered for who keeps workloads elsewhere, who takes them each second."""
 EXCEPTIONS = 20
 """Types of exceptions that are counted for a workload; further ones count as OTHERS."""
 OTHERS = "others"
@@ -176,4 +178,6 @@ class WorkloadTable:
         if self._latest.get((workload.session, workload.function)) is workload:
             del self._latest[workload.session, workload.function]
         self.changed.discard(workload.number)
+        if len(self.forgotten) >= FORGOTTEN:
+            self.forgotten.clear()  # nobody keeps them
         self.forgotten.add(workload.number)
