@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scaler_protocol.messages import Group
+from scaler_scheduler.core.history import ENTRIES
 from scaler_scheduler.core.records import WAITING
 from scaler_ui.model.reasons import why
 from world.cluster import World, plans
@@ -56,3 +57,17 @@ def test_what_holds_a_task_is_named() -> None:
     assert runs.startswith("it runs on host0, for ")
     assert core.why(second.task_id, world.now) == ["it is next: 1 worker has 1 task"]
     assert core.why(99, world.now) == []
+
+
+def test_how_a_task_ended_is_told_while_it_is_remembered() -> None:
+    world = World(hosts=[1])
+    raising, fine = world.client.submit(Plan(0.01, raises=100), Plan(0.01))
+    world.finish(5.0)
+    core = world.scheduler.core
+    (said,) = core.why(raising.task_id, world.now)
+    assert said.startswith("it has ended without a value: ")
+    world.client.submit(*[Plan(0.001, raises=100)] * (ENTRIES + 5))
+    world.finish(20.0)
+    unsure = ["it has ended, and is not among the last failures: its client has the outcome, or will get it"]
+    for ended in (raising, fine):
+        assert core.why(ended.task_id, world.now) in ([], unsure)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import MonitorHistory, TaskEvents, TaskStep
-from scaler_ui.model.model import PRINTED_CHARACTERS, PRINTED_ENTRY
+from scaler_protocol.profiles import NO_PROFILE
+from scaler_ui.model.model import EVENTS, PRINTED_CHARACTERS, PRINTED_ENTRY, MonitorModel
 from scaler_ui.model.reasons import is_to_ask, printed, why
 from scaler_ui.terminal.why import task_id
 
@@ -111,6 +113,25 @@ def test_a_task_that_has_ended(publications: Publications) -> None:
     ]
     assert why(model, 2) == ["it has ended: cancelled"]
     assert why(model, 0xAB)[0].startswith("task ab is not known")
+
+
+def test_an_error_that_is_forgotten_is_said_to_be(publications: Publications) -> None:
+    count, state = EVENTS + 10, bytes([Status.FAILED])
+    tasks = range(1, count + 1)
+    model = MonitorModel(tasks=2 * count)
+    for message in (
+        publications.status(1),
+        publications.groups((9, "f", 7, 0, "", "")),
+        publications.batch(TaskStep.WAITING, 9, *tasks),
+        publications.batch(TaskStep.ENDED, 0, *tasks, statuses=state * count, profiles=NO_PROFILE * count),
+        TaskEvents(
+            text_numbers=tasks, text_kinds=[0] * count, text_subjects=[""] * count, text_times=[1.0] * count,
+            text_levels=[30] * count, text_tasks=tasks, texts=["the task lost its host"] * count,
+        ),
+    ):  # fmt: skip
+        model.take(message, 0.0)
+    assert why(model, count) == ["it has ended: failed", "the task lost its host"]
+    assert why(model, 1) == ["it has ended: failed; its error is not known here any more: its client has it"]
 
 
 @pytest.mark.parametrize("text", ["", "0", "xyz", "1" * 17, "-1"])

@@ -16,6 +16,7 @@ from scaler_protocol.limits import shortened
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_protocol.plurals import counted
 from scaler_protocol.ranges import Text
+from scaler_protocol.tracebacks import headline
 from scaler_protocol.units import duration
 from scaler_protocol.waiting import WaitReasons
 from scaler_scheduler.core.event_log import capability_text
@@ -34,11 +35,8 @@ _SENTENCE: Final = Text(1000)
 def why(state: SchedulerState, status: MonitorStatus, task: int, now: float) -> list[str]:
     """Sentences about a task; none if it is not known."""
     record = state.find(task)
-    cause = state.event_log.history.causes.get(task)
-    if cause is not None and (record is None or record.state == DONE):
-        return [f"it has ended without a run: task {cause:x}, which it needs, ended without a value"]
-    if record is None:
-        return []
+    if record is None or record.state == DONE:
+        return [shortened(sentence, _SENTENCE) for sentence in _how_ended(state, task, is_known=record is not None)]
     if record.state == WAITING:
         requirement = record.group.lane.requirement
         needs = capability_text(requirement.capabilities)
@@ -50,8 +48,20 @@ def why(state: SchedulerState, status: MonitorStatus, task: int, now: float) -> 
     elif record.state == ASSIGNED:
         said = [_where(record, now)]
     else:
-        said = ["it has ended, and its outcome was sent to its client" if record.state == DONE else "nobody wants it"]
+        said = ["nobody wants it"]
     return [shortened(sentence, _SENTENCE) for sentence in said]
+
+
+def _how_ended(state: SchedulerState, task: int, *, is_known: bool) -> list[str]:
+    """As far as it is remembered: of the last failures."""
+    history = state.event_log.history
+    if (cause := history.causes.get(task)) is not None:
+        return [f"it has ended without a run: task {cause:x}, which it needs, ended without a value"]
+    failure = next((each for each in history.failures if each.task == task), None)
+    if failure is not None:
+        return [f"it has ended without a value: {headline(failure.read())}"]
+    kept = "it has ended, and is not among the last failures: its client has the outcome, or will get it"
+    return [kept] if is_known else []
 
 
 def _why_held(state: SchedulerState, record: TaskRecord) -> str:

@@ -124,12 +124,15 @@ def _where_assigned(model: MonitorModel, status: MonitorStatus, row: int) -> lis
 
 
 def _how_ended(model: MonitorModel, row: int) -> str:
-    task = model.tasks.row(row)
-    if not task.pid and task.state in ("raised", "failed") and task.id not in model.faults:
-        needed = f"task {cause:x}, which it needs," if (cause := model.causes.get(task.id)) else "a task that it needs"
-        return f"it has ended: {task.state}, without a run: {needed} ended in this state"
+    task, said = model.tasks.row(row), ""
+    if task.state in ("raised", "failed") and task.id not in model.faults:
+        cause = model.causes.get(task.id)
+        if cause or (task.state == "raised" and not task.pid):
+            needed = f"task {cause:x}, which it needs," if cause else "a task that it needs"
+            return f"it has ended: {task.state}, without a run: {needed} ended in this state"
+        said = "; its error is not known here any more: its client has it"
     if not task.pid:
-        return f"it has ended: {task.state}"
+        return f"it has ended: {task.state}{said}"
     worker = worker_name(model.agents.get(task.agent, "unknown"), task.pid)
     took = f"after {duration(task.duration)} on {worker}, attempt {task.attempt}"
-    return f"it has ended: {task.state}, {took}, peak memory {size(task.memory)}"
+    return f"it has ended: {task.state}, {took}, peak memory {size(task.memory)}{said}"
