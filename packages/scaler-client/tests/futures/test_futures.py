@@ -457,9 +457,7 @@ class Alarm:
         self._left = after
 
     def __call__(self, frame: Any, event: str, argument: object) -> None:
-        # Where `with` is a call (CPython 3.14), the lock is held a moment before anybody can release it again.
-        is_entering = event == "c_return" and getattr(argument, "__name__", "") == "__enter__"
-        if frame.f_code.co_filename in self.FILES and event != "c_call" and not is_entering:
+        if frame.f_code.co_filename in self.FILES and event != "c_call":
             self._left -= 1
             if self._left < 0:
                 sys.setprofile(None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NoReturn
 
@@ -14,6 +13,7 @@ from scaler_client.futures.futures import ScalerFuture
 from scaler_client.futures.waiters import FutureOwner
 from scaler_client.parameters import check_name
 from scaler_client.runtime.io_thread import IoThread
+from scaler_io.reentrant_lock import ReentrantLock
 from scaler_protocol.ids import session_of
 from scaler_protocol.limits import LABEL
 from scaler_protocol.messages import Group
@@ -48,7 +48,7 @@ class ClientSession:
         self.name = name
         self._io, self._owner = io, owner
         self._group = CallGroup(Group(b""), (), writer.load, lambda value: bytes(writer.dump_object(value)))
-        self._lock = threading.RLock()  # a signal handler or a finalizer may ask or publish in the middle of a request
+        self._lock = ReentrantLock()  # a signal handler or a finalizer may ask or publish in the middle of a request
         """Held during requests, so that none is on its way when the session ends.
 
         Taken inside of `io.waiting` only: it may be held for ever in a forked process, and the io thread must not wait.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -13,6 +12,7 @@ from weakref import WeakSet
 from scaler_client.api.lazy_maps import BUFFERS, MapItem, SubmittedItems, outcomes_in_order
 from scaler_client.futures.waiters import deadline
 from scaler_client.parameters import check
+from scaler_io.reentrant_lock import ReentrantLock
 
 if TYPE_CHECKING:
     from scaler_client.futures.futures import ScalerFuture
@@ -33,7 +33,7 @@ class ClientExecutor(concurrent.futures.Executor):
 
     def __init__(self, submit_verbose: Callable[..., ScalerFuture[Any]], workers: Callable[[], int]) -> None:
         self._submit_verbose, self._workers = submit_verbose, workers
-        self._lock = threading.RLock()  # reentrant: a finalizer may submit during a submission
+        self._lock = ReentrantLock()  # reentrant: a finalizer may submit during a submission
         self._futures: WeakSet[ScalerFuture[Any]] = WeakSet()  # the client keeps futures alive until they are done
         self._closed = False
 

@@ -10,7 +10,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from scaler_client.notebook import Card, ShownInNotebooks, dashboard_row, monito
 from scaler_client.parameters import check, timeout_of
 from scaler_io.interpreters import WORKER_PATH, words_of
 from scaler_io.ports import free_port, is_free
+from scaler_io.reentrant_lock import ReentrantLock
 from scaler_io.security.key_files import KEYS_VARIABLE, key_directory
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class SchedulerClusterCombo(ShownInNotebooks):
         self._services: list[subprocess.Popen[bytes]] = []
         self._links: list[ResizeLink] = []
         """The link to the agent, if there is one; a cluster without workers has none before it is scaled."""
-        self._scaling = threading.RLock()
+        self._scaling = ReentrantLock()
         """Who holds it changes the cluster; a signal handler may do so within `scale`."""
         self._latest: object = None
         """The latest call of `scale`."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, RUNNING
@@ -44,6 +43,7 @@ from scaler_client.objects.handles import StoredPayload, fetched, remade
 from scaler_client.payloads import pickles
 from scaler_client.payloads.pickles import load_with
 from scaler_client.task_context import load_input
+from scaler_io.reentrant_lock import ReentrantLock
 from scaler_protocol.errors import DeserializeError, ResultNotSerializableError, describe
 from scaler_protocol.messages import Status
 
@@ -633,7 +633,7 @@ class ScalerFuture(Future[T], ShownInNotebooks):
             return CANCELLED_AND_NOTIFIED if self._status == _CANCELLED else FINISHED
 
         @property
-        def _condition(self) -> threading.RLock:
+        def _condition(self) -> ReentrantLock:
             return self._watching().lock
 
         @property

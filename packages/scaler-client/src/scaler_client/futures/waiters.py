@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from scaler_client.core.records import CallGroup, Dependency
+from scaler_io.reentrant_lock import ReentrantLock
 from scaler_io.thread_event import ThreadEvent
 from scaler_protocol.ranges import shown
 
@@ -28,7 +29,7 @@ if sys.version_info < (3, 11):  # there are two; callers catch either
     WaitTimeoutError = _WaitTimeoutError
 
 
-guard = threading.RLock()
+guard = ReentrantLock()
 """Held while outcomes are delivered to futures without a Watch, and while a Watch is created."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=guard._at_fork_reinit)  # type: ignore[attr-defined]
@@ -165,7 +166,7 @@ class Watch:
     __slots__ = ("callbacks", "lock", "waiters")
 
     def __init__(self, owner: FutureOwner) -> None:
-        self.lock = threading.RLock()
+        self.lock = ReentrantLock()
         self.waiters = _Waiters(owner)
         self.callbacks: list[Callable[[Future[Any]], object]] = []
 

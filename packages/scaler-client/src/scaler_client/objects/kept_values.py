@@ -8,7 +8,6 @@ arguments are in object storage, and need not be here as well.
 from __future__ import annotations
 
 import sys
-import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 from scaler_client.objects.handles import StoredObject
 from scaler_client.objects.rebuild import RebuildSource
+from scaler_io.reentrant_lock import ReentrantLock
 from scaler_protocol.buffers import Payload
 
 KEPT_BYTES: Final = 8 * 1024 * 1024
@@ -42,7 +42,7 @@ class KeptValues:
         self._generation = 0
         self._ended: deque[int] = deque()
         """Sizes of those whose objects have ended, in any thread, between any two instructions."""
-        self._lock = threading.RLock()  # reentrant: a finalizer may submit calls at any point
+        self._lock = ReentrantLock()  # reentrant: a finalizer may submit calls at any point
         self.size = 0
         """Bytes of all of them, or more."""
 

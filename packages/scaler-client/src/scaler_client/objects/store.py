@@ -17,6 +17,7 @@ from scaler_client.objects.read_order import ReadOrder
 from scaler_io.objects.async_puts import AsyncPuts
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.segments import Copying
+from scaler_io.reentrant_lock import ReentrantLock
 from scaler_io.thread_event import ThreadEvent
 from scaler_protocol.addresses import Address
 from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
@@ -117,9 +118,9 @@ class ClientStorage:
         _STORAGES.add(self)
 
     def _renew_locks(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = ReentrantLock()
         self._restoring = threading.Lock()
-        self._remaking = threading.RLock()  # a signal handler may read a result in the middle of this
+        self._remaking = ReentrantLock()  # a signal handler may read a result in the middle of this
 
     def store(self, payload: Payload, *, soon: bool = False, copying: Copying | None = None) -> bytes:
         """Put a payload that exceeds INLINE_LIMIT and return its handle, or return the bytes; raises ScalerError.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from types import TracebackType
 from typing import Any
 
@@ -10,6 +9,7 @@ from scaler_client.core.events import BlockingChanged, ClientRequest
 from scaler_client.futures.futures import ScalerFuture
 from scaler_client.runtime.mailbox import Mailbox
 from scaler_client.task_context import TaskRuntime
+from scaler_io.reentrant_lock import ReentrantLock
 from scaler_io.thread_event import check_may_wait
 from scaler_protocol.errors import ClientForkedError
 
@@ -27,7 +27,7 @@ class BlockingSection:
     def __init__(self, mailbox: Mailbox[MailboxEntry], runtime: TaskRuntime | None) -> None:
         self._mailbox, self._runtime = mailbox, runtime
         self.forked = False
-        self._lock = threading.RLock()  # a signal handler may wait for a future in the middle of this
+        self._lock = ReentrantLock()  # a signal handler may wait for a future in the middle of this
         self._runs: dict[int, int] = {}
 
     def __enter__(self) -> None:

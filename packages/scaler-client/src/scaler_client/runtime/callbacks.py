@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from scaler_io.reentrant_lock import ReentrantLock
+
 _log = logging.getLogger("scaler")
 
 
@@ -19,7 +21,7 @@ class Callbacks:
 
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._lock = threading.RLock()  # a signal handler may submit in the middle of this
+        self._lock = ReentrantLock()  # a signal handler may submit in the middle of this
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="scaler-callbacks", daemon=True)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import socket
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from scaler_client.runtime.task_ids import TaskIds
 from scaler_client.task_context import TaskRuntime, Transport, is_fork
 from scaler_io.links.uplink import Uplink
 from scaler_io.objects.connection import ObjectConnection
+from scaler_io.reentrant_lock import ReentrantLock
 from scaler_io.security.keyring import CLIENT_KEYS, Credentials
 from scaler_io.transport.own_keys import credentials_for
 from scaler_io.transport.zeromq import Dialer
@@ -114,7 +114,7 @@ _SHARED = "all tasks of a worker share them, and this worker will end: run this 
 _USED_UP = "its tasks have used up the task ids of its session"
 
 _nested: IoThread | None = None
-_nested_lock = threading.RLock()
+_nested_lock = ReentrantLock()
 
 
 def nested(runtime: TaskRuntime) -> IoThread:

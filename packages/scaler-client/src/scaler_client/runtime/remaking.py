@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from scaler_client.core.lineage import (
 from scaler_client.core.records import CallGroup, Dependency, Dump, Outcome
 from scaler_client.futures.futures import ScalerFuture, current
 from scaler_client.objects.handles import StoredPayload
+from scaler_io.reentrant_lock import ReentrantLock
 from scaler_protocol.lazy_dataclass import dataclass
 
 
@@ -40,7 +40,7 @@ class Remaker:
 
     def __init__(self, submit: Callable[[CallGroup, bytes, Sequence[Dependency]], ScalerFuture[Any]]) -> None:
         self._submit = submit
-        self._lock = threading.RLock()  # a signal handler may read a result in the middle of this
+        self._lock = ReentrantLock()  # a signal handler may read a result in the middle of this
 
     def make(self, lineage: Lineage) -> ScalerFuture[Any] | None:
         """The future of the task that makes a lost result again; None if its call or an input is not known any more."""

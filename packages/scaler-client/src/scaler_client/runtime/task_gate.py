@@ -11,7 +11,6 @@ work of any waiting thread or callback, because the io thread alone handles the 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -21,6 +20,7 @@ from scaler_client.core.records import CallBlock
 from scaler_client.futures.futures import ScalerFuture
 from scaler_client.runtime.blocking import BlockingSection, MailboxEntry
 from scaler_client.runtime.mailbox import Mailbox
+from scaler_io.reentrant_lock import ReentrantLock
 from scaler_io.thread_event import ThreadEvent, may_wait
 from scaler_protocol.errors import SubmitLimitError
 from scaler_protocol.plurals import counted
@@ -38,7 +38,7 @@ class TaskGate:
         self.exempt = False
         """Whether tasks are admitted at once: another task waits for them."""
         self._mailbox, self._waiting = mailbox, waiting
-        self._lock = threading.RLock()  # a signal handler or finalizer may submit in the middle of this
+        self._lock = ReentrantLock()  # a signal handler or finalizer may submit in the middle of this
         self._held = self._entered = 0
         self._reserved: dict[object, int] = {}
         """By graph, the nodes that are admitted and not in the mailbox yet."""

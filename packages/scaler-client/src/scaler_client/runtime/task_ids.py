@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Final, NoReturn
 
+from scaler_io.reentrant_lock import ReentrantLock
 from scaler_protocol.errors import SessionExhaustedError
 from scaler_protocol.ids import LAST_COUNT, first_task
 
@@ -31,7 +31,7 @@ class TaskIds:
         """Reserved single ids, the next one last."""
         self._singles_from = first_task(session) + 1
         self._blocks_from = first_task(session) + LAST_COUNT + 1
-        self._lock = threading.RLock()  # a signal handler may submit in the middle of a submission
+        self._lock = ReentrantLock()  # a signal handler may submit in the middle of a submission
 
     def resume(self, session: int, unused: tuple[int, int]) -> None:
         """Continue a session of an earlier process before any id was given out; `unused` are the counts left."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.operations import PutEnded
+from scaler_io.reentrant_lock import ReentrantLock
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.objects import SHARED_BYTES, Reference
 
@@ -21,7 +20,7 @@ class AsyncPuts:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._unconfirmed = 0
-        self._lock = threading.RLock()  # a finalizer may put an object at any point
+        self._lock = ReentrantLock()  # a finalizer may put an object at any point
 
     def may_put(self, size: int) -> bool:
         """Whether an object of `size` bytes may be put without waiting."""

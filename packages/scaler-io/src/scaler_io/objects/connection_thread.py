@@ -20,6 +20,7 @@ from scaler_io.objects.multiplexer import Multiplexer
 from scaler_io.objects.operations import Operation
 from scaler_io.objects.replica_server import ReplicaServer
 from scaler_io.objects.segments import read_token
+from scaler_io.reentrant_lock import ReentrantLock
 from scaler_io.security.keyring import Credentials
 from scaler_io.thread_event import never_wait_here
 from scaler_io.transport.zeromq import Dialer
@@ -56,7 +57,7 @@ class ConnectionThread:
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)
         self._wake.setblocking(False)
-        self._lock = threading.RLock()  # reentrant: a finalizer may delete objects at any point
+        self._lock = ReentrantLock()  # reentrant: a finalizer may delete objects at any point
         first.since = time.monotonic()
         self._arrivals = deque([first])
         self._closing = False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import platform
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from scaler_io.objects.connection_thread import ConnectionThread
 from scaler_io.objects.mmaps import Mappings
 from scaler_io.objects.operations import Operation
 from scaler_io.objects.replica_server import ReplicaServer
+from scaler_io.reentrant_lock import ReentrantLock
 from scaler_io.security.keyring import Credentials
 from scaler_io.thread_event import check_may_wait
 from scaler_protocol.addresses import Address
@@ -60,7 +60,7 @@ class StorageLink:
         self.session = session
         self.server = 0
         """The incarnation of the server that welcomed us last."""
-        self.lock = threading.RLock()
+        self.lock = ReentrantLock()
         """Held to start operations in one order. Reentrant: a finalizer may delete objects at any point."""
         self._key, self._role, self._name = key, role, name
         self._timeout = timeout_seconds
@@ -76,7 +76,7 @@ class StorageLink:
 
     def forked(self) -> None:
         """Start anew in a fork, where no other thread exists."""
-        self.lock = threading.RLock()
+        self.lock = ReentrantLock()
         if self._thread is not None:
             self._inherited.append(self._thread)
         self._thread = None

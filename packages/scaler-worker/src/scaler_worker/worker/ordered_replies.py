@@ -7,11 +7,11 @@ replies queue behind.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from scaler_io.reentrant_lock import ReentrantLock
 from scaler_io.thread_event import ThreadEvent
 from scaler_protocol.errors import ScalerError
 from scaler_worker.worker.forks import notify_forks
@@ -74,7 +74,7 @@ class OrderedReplies:
         """Drop queued replies: the parent writes them."""
         self._waiting: deque[bytes | PendingReply] = deque()
         self._writing = False
-        self._lock = threading.RLock()
+        self._lock = ReentrantLock()
 
     def write(self, reply: bytes) -> None:
         """Write a reply after all earlier ones."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 import codecs
 import io
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, TextIO
 
+from scaler_io.reentrant_lock import ReentrantLock
 from scaler_worker.worker.forks import notify_forks
 
 STDOUT: Final = 1
@@ -37,7 +37,7 @@ class Pump:
 
     def renew(self) -> None:
         """Reset in a forked process, where the thread that was working does not exist."""
-        self._lock = threading.RLock()
+        self._lock = ReentrantLock()
         self._asked = self._working = False
 
     def run(self) -> None:
