@@ -141,11 +141,11 @@ def test_a_call_that_fails_leaves_others_that_are_under_way_alone() -> None:
 
     others = joblib.Parallel(return_as="generator", batch_size=1)(calls(1))
     assert next(others) == 1
-    with pytest.raises(ValueError, match="math domain"):
+    with pytest.raises(ValueError, match=r"math domain|nonnegative"):
         joblib.Parallel()(calls(-1))
     failing = joblib.Parallel(return_as="generator")(calls(-1))
     assert list(others) == list(range(2, 201))
-    with pytest.raises(ValueError, match="math domain"):
+    with pytest.raises(ValueError, match=r"math domain|nonnegative"):
         next(failing)
 
 
