@@ -58,7 +58,7 @@ def test_cancel_a_task_and_drain_a_worker(cluster: LocalCluster, gate: Gate) -> 
         page.goto(f"{site}/workers")
         wait_connected(page)
         worker = page.get_by_test_id("workers").locator("tbody td").first
-        pid = int(worker.inner_text().partition("|")[0])
+        pid = int(worker.inner_text().rpartition("-")[2])
         worker.get_by_role("link").click()
         wait_shown(page, "fact-task", f"{running[0].task_id >> 32:x}")
         page.get_by_test_id("drain").click()
