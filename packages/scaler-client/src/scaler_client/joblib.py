@@ -34,6 +34,7 @@ from scaler_client.payloads.pickles import SCALARS
 from scaler_client.payloads.unpicklable import fault_in
 from scaler_client.payloads.user_exceptions import add_note
 from scaler_client.task_context import runtime
+from scaler_io.reentrant_lock import ReentrantLock
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.ranges import shown
 
@@ -358,7 +359,7 @@ class _Copies:
     """Pickles of arguments that the program may change; equal ones are one object, which is sent once. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ReentrantLock()
         self._pickles: dict[bytes, bytes] = {}
         """By digest, the latest ones last."""
         self._size = 0
@@ -391,7 +392,7 @@ class _Groups:
         self._parallel, self._jobs, self._limit, self._send = parallel, jobs, limit, send
         self._joins = parallel.batch_size == "auto"
         """Whether a task may have several batches, and not each batch the size that the caller wants."""
-        self._lock = threading.Lock()
+        self._lock = ReentrantLock()
         self._ahead: deque[_Batch] = deque()
         self._calls_ahead = 0
         self._is_all_ahead = False

@@ -5,7 +5,6 @@ Graphs and maps are planned elsewhere; they take the functions, groups and argum
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -24,6 +23,7 @@ from scaler_client.objects.rebuild import weak_source
 from scaler_client.payloads.serializers import DefaultSerializer
 from scaler_client.runtime.lifetimes import ClientLife
 from scaler_client.task_context import TaskRuntime
+from scaler_io.reentrant_lock import ReentrantLock
 from scaler_protocol.errors import (
     ClientQuitError,
     HandshakeRefusedError,
@@ -97,7 +97,7 @@ class CallSubmitter:
         if tracing and not default:
             raise ValueError("tracing=True: calls of a client with a serializer of its own cannot be traced")
         self._callees = Callees(self._writer, stream_output=stream_output, store=store)
-        self._uploading = threading.Lock()
+        self._uploading = ReentrantLock()
         if initializer is not None and inside is None:
             self._callees.enter(ClientEnvironment({}, initializer, new_identity()))
 

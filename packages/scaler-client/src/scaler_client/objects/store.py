@@ -6,7 +6,6 @@ import contextlib
 import logging
 import math
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -119,7 +118,7 @@ class ClientStorage:
 
     def _renew_locks(self) -> None:
         self._lock = ReentrantLock()
-        self._restoring = threading.Lock()
+        self._restoring = ReentrantLock()
         self._remaking = ReentrantLock()  # a signal handler may read a result in the middle of this
 
     def store(self, payload: Payload, *, soon: bool = False, copying: Copying | None = None) -> bytes:

@@ -6,9 +6,10 @@ import contextlib
 import os
 import secrets
 import sys
-import threading
 from pathlib import Path
 from typing import Final
+
+from scaler_io.reentrant_lock import ReentrantLock
 
 if sys.platform != "win32":
     import fcntl
@@ -36,7 +37,7 @@ class LivenessLocks:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ReentrantLock()
         self._open: dict[str, tuple[Path, int, os.stat_result]] = {}
 
     def name(self, directory: str) -> str:
@@ -53,7 +54,7 @@ class LivenessLocks:
 
     def end(self) -> None:
         """Close our copies of the parent's locks in a fork: its liveness is not ours."""
-        self._lock = threading.Lock()
+        self._lock = ReentrantLock()
         lives, self._open = self._open, {}
         for _, descriptor, opened in lives.values():
             _close(descriptor, opened)

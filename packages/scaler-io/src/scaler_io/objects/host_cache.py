@@ -19,12 +19,12 @@ import contextlib
 import mmap
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from scaler_io.objects.file_locks import try_lock
+from scaler_io.reentrant_lock import ReentrantLock
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.objects import Reference
 
@@ -42,7 +42,7 @@ class CachedFile:
 
     def __init__(self, path: Path, descriptor: int, size: int) -> None:
         self._path, self._descriptor, self._size = path, descriptor, size
-        self._closing = threading.Lock()
+        self._closing = ReentrantLock()
 
     @property
     def filled(self) -> int:
