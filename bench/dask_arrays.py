@@ -1,9 +1,9 @@
 """Dask arrays on two workers: this engine, distributed, and Dask's threads, in turns; seconds of each, and ratios.
 
-python bench/dask_arrays.py [--turns 5] [--workers 2] [--case matmul …]
+python bench/dask_arrays.py [--turns 3] [--workers 2] [--case matmul …]
 
-Each turn of each engine is a process of its own, which starts its cluster, runs every case once, and then measures each
-RUNS times. A ratio is the median, over the turns, of the other engine's seconds divided by this engine's: above 1 this
+Each turn of each engine is a process of its own, which starts its cluster and runs every case twice: the second time
+counts. A turn of all cases takes some minutes. A ratio is the median, over the turns, of the other engine's seconds divided by this engine's: above 1 this
 one is faster. `distributed` has the environment of the benchmark's Dask, the other two have the workspace's.
 """
 
@@ -27,7 +27,6 @@ import dask
 import dask.array as da
 from environments import python_for
 
-RUNS = 3
 ENGINES = ("scaler", "distributed", "threads")
 
 
@@ -86,16 +85,14 @@ def serving(engine: str, workers: int) -> Iterator[Any]:
 
 
 def measure(engine: str, workers: int, cases: list[str]) -> dict[str, float]:
-    """Median seconds of each case."""
+    """Seconds of each case."""
     taken: dict[str, float] = {}
     with serving(engine, workers) as scheduler:
         for name in cases:
-            seconds = []
-            for _ in range(RUNS + 1):
+            for _ in range(2):
                 began = time.perf_counter()
                 CASES[name]().compute(scheduler=scheduler)
-                seconds.append(time.perf_counter() - began)
-            taken[name] = statistics.median(seconds[1:])
+                taken[name] = time.perf_counter() - began
     return taken
 
 
@@ -114,7 +111,7 @@ def in_turns(options: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
 def main() -> None:
     """Print a table, or the figures of one engine."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--case", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--engine", choices=ENGINES, help=argparse.SUPPRESS)
