@@ -3,8 +3,9 @@
 python bench/dask_arrays.py [--turns 3] [--workers 2] [--case matmul …]
 
 Each turn of each engine is a process of its own, which starts its cluster and runs every case twice: the second time
-counts. A turn of all cases takes some minutes. A ratio is the median, over the turns, of the other engine's seconds divided by this engine's: above 1 this
-one is faster. `distributed` has the environment of the benchmark's Dask, the other two have the workspace's.
+counts. A turn of all cases takes some minutes. A ratio is the median, over the turns, of the other engine's seconds
+divided by this engine's: above 1 this one is faster. `distributed` has the environment of the benchmark's Dask, the
+other two have the workspace's.
 """
 
 from __future__ import annotations
