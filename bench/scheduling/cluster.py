@@ -11,7 +11,7 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from scaler_io.links.events import UplinkEvent
@@ -128,7 +128,8 @@ class Host(Peer):
         for _, run, task, seconds in ended:
             self.results.append(task, (run, 0, RESULT, _profile(run % self.workers, seconds), False))
         self.results.wait(self.uplink.busy)
-        send_at = self._results_at(now) if self.results else math.inf
+        queued: dict[str, Any] = {"has_queued": bool(self.queue)} if LONGER_WAITS else {}
+        send_at = self.results.due(now, **queued) if self.results else math.inf
         if self.results and now >= send_at:
             send_at = math.inf
             for message in self.results.take():
@@ -141,12 +142,6 @@ class Host(Peer):
             self.uplink.send(self._status())
         due = min(self.status_at, send_at, super().look(now))
         return min(due, self.ends[0][0]) if self.ends else due
-
-    def _results_at(self, now: float) -> float:
-        if LONGER_WAITS:
-            return self.results.due(now, has_queued=bool(self.queue))
-        due: Callable[[float], float] = self.results.due  # type: ignore[assignment]
-        return due(now)
 
     def _status(self) -> AgentStatus:
         runs = [run for _, run, _, _ in self.ends] + [0] * (self.workers - len(self.ends))

@@ -1,7 +1,7 @@
 """Coalescing: how long outcomes wait for others while a scheduler is busy, and what hosts get to run meanwhile. Pure.
 
-A message costs a scheduler about as much as the ten outcomes in it, so a busy one handles more tasks per second if they
-come together. An outcome that waits leaves its worker idle unless the host has another task queued. Hence two waits: a
+A message costs a scheduler as much as many outcomes in it, so a busy one handles more tasks per second if they come
+together. An outcome that waits leaves its worker idle unless the host has another task queued. Hence two waits: a
 short one for hosts with nothing queued, and a longer one for the others. A busy scheduler gives its hosts as many tasks
 ahead as end in the longer wait, and can recall them. Tasks so short that hosts have queues anyway need neither.
 """
@@ -22,7 +22,7 @@ QUEUED_WAIT_SHARE: Final = 0.2
 
 
 def pressure(busy: float) -> float:
-    """How much longer than not at all outcomes wait, from 0 to 1: `busy` is the share of its time of a scheduler."""
+    """How long outcomes wait, as a share of the longest wait. `busy`: for which share of its time a scheduler works."""
     return max(0.0, (busy - BUSY_FROM) / (1.0 - BUSY_FROM))
 
 

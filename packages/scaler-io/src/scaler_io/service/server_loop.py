@@ -92,7 +92,7 @@ class ServiceTurn:
         clock: Callable[[], float] = time.monotonic,
         perform: Mapping[type, Callable[[Any], object]] = MappingProxyType({}),
         hold: Hold | None = None,
-        tell_busy: Callable[[float], object] = float,
+        tell_busy: Callable[[float], object] = lambda share: None,
     ) -> None:
         """`perform` tells how to perform effects of this core alone, by type.
 
@@ -277,7 +277,7 @@ class ServerLoop:
         stop: Callable[[], None],
         perform: Mapping[type, Callable[[Any], object]] = MappingProxyType({}),
         hold: Hold | None = None,
-        tell_busy: Callable[[float], object] = float,
+        tell_busy: Callable[[float], object] = lambda share: None,
     ) -> None:
         self._listener = listener
         self._service = ServiceTurn(name, listener, hub, core, stop, perform=perform, hold=hold, tell_busy=tell_busy)

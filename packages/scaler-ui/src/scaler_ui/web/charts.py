@@ -133,6 +133,8 @@ class Legend(ui.element, component="legend.js"):
             self.props["entries"] = entries
 
     def _switch(self, name: str, shown: bool) -> None:
+        if name not in [entry["name"] for entry in self.props.get("entries", ())]:
+            return  # a browser may send anything
         (self.hidden.discard if shown else self.hidden.add)(name)
         if self._changed is not None:
             self._changed()
