@@ -191,6 +191,8 @@ class EdgeAcceptMonitor:
 class EdgeListener:
     """Its descriptor tells nothing: what has come is found only by asking after the last send of a turn."""
 
+    arrivals = None
+
     def __init__(self, descriptor: int, accept_monitor: int) -> None:
         self.calls: list[str] = []
         self.watched = (EdgeAcceptMonitor(accept_monitor, self.calls),)

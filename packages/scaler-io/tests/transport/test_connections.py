@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import sys
 from collections.abc import Iterator
@@ -128,7 +129,25 @@ def test_a_peer_with_too_many_unread_bytes_is_closed(
     assert pairs[0].is_open()
     assert not pairs[1].is_open()
     limiter.disconnected(pairs[1].near.fileno())
-    assert limiter.close_greedy(0.05, lambda route: bool(route), drained=False) == SWEEP_SECONDS
+    assert limiter.close_greedy(0.05, lambda route: bool(route), drained=False) == ALL_SECONDS
+
+
+def test_while_nothing_is_unread_a_look_waits_for_arrivals(limiter: ConnectionLimiter, pairs: list[Pair]) -> None:
+    arrivals = limiter.arrivals
+    assert arrivals is not None
+    peer = limiter.first_message(pairs[0].near.fileno(), b"peer")
+
+    def look() -> float:
+        return limiter.close_greedy(0.05, lambda route: True, drained=False)
+
+    look()
+    assert look() == ALL_SECONDS and not select.select([arrivals], [], [], 0)[0]
+    say(pairs[0], MEGABYTE)
+    assert select.select([arrivals], [], [], 10)[0] == [arrivals]
+    assert look() == SWEEP_SECONDS, "its bytes are unread"
+    assert look() == SWEEP_SECONDS and not select.select([arrivals], [], [], 0)[0]
+    peer.read += MEGABYTE
+    assert look() == ALL_SECONDS
 
 
 def test_a_peer_that_waits_to_send_more_learns_that_it_was_cut_off(

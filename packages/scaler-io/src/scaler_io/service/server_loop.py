@@ -289,7 +289,7 @@ class ServerLoop:
         self._loop.add_reader(listener.fileno(), self._turns.now)
         self._turns.now()
         self._key_timer = self._loop.call_later(KEYS_SECONDS, self._look_at_keys)
-        self._sweep = Sweep(self._close_greedy)
+        self._sweep = Sweep(self._close_greedy, listener.arrivals)
 
     @property
     def malformed(self) -> int:

@@ -35,9 +35,9 @@ TOTAL_BYTES: Final = 512 * 1024 * 1024
 HELLO_SECONDS: Final = 10.0
 """How long a connection may be open without a peer."""
 SWEEP_SECONDS: Final = 0.05
-"""How often a service looks at the connections that have received something, which takes about 3 us for each."""
+"""How often a service looks at connections that receive something, which takes about 3 us for each."""
 ALL_SECONDS: Final = 1.0
-"""How often it looks at all of them."""
+"""How often it looks at all of them, also while nothing arrives."""
 HURRIED_SWEEP_SECONDS: Final = 0.005
 """The same while a connection has more than 1/_HURRY of the unread bytes that it may have: a gigabyte comes in 1 s."""
 FRAME_BYTES: Final = 9
@@ -100,6 +100,12 @@ class _Arrivals:
                 # ZeroMQ may have read everything before we look. A connection that is only writable is reported too,
                 # at the edge, that is, if something has arrived.
                 self._poll.register(descriptor, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
+
+    def fileno(self) -> int | None:
+        """A descriptor that is readable while `take` would return something; None where the system has none."""
+        if sys.platform == "linux":
+            return self._poll.fileno()
+        return None
 
     def take(self, most: int) -> list[int]:
         """Up to `most` descriptors of connections that have received something since they were last told."""
@@ -187,6 +193,8 @@ class ConnectionLimiter:
         self._connections: dict[int, Connection] = {}
         """By descriptor."""
         self._arrivals = _Arrivals()
+        self.arrivals = self._arrivals.fileno()
+        """A descriptor that is readable once a connection has received something; None if the system has none."""
         self._holders: dict[int, Connection] = {}
         """Those that had unread bytes when they were examined."""
         self._clock = self._all_at = 0.0
@@ -242,9 +250,9 @@ class ConnectionLimiter:
     def close_greedy(self, seconds: float, has_peer: Callable[[bytes], bool] | None, *, drained: bool) -> float:
         """Close connections with too many unread bytes, and those that have been without a peer for long.
 
-        Returns after how many seconds it must be called again; `seconds` is the time since the last call. `has_peer`
-        tells whether a route has a peer; None if no connection has one, and all may stay. `drained`: no message waits
-        to be handed over.
+        Returns after how many seconds it must be called again; if more than SWEEP_SECONDS, then SWEEP_SECONDS after
+        `arrivals` has become readable. `seconds` is the time since the last call. `has_peer` tells whether a route has
+        a peer; None if no connection has one, and all may stay. `drained`: no message waits to be handed over.
         """
         self._clock += seconds
         peers, strangers = list[tuple[int, Connection]](), list[tuple[int, Connection]]()
@@ -269,7 +277,9 @@ class ConnectionLimiter:
                 strangers.append((unread, connection))
         hurried = self._bound(strangers, STRANGER_BYTES, STRANGERS_BYTES)
         hurried |= self._bound([*peers, *strangers], PEER_BYTES, TOTAL_BYTES)
-        return HURRIED_SWEEP_SECONDS if hurried else SWEEP_SECONDS
+        if hurried:
+            return HURRIED_SWEEP_SECONDS
+        return SWEEP_SECONDS if self._holders else ALL_SECONDS
 
     def _due(self) -> list[Connection]:
         """The connections that may have unread bytes: who has received something, or had some; at times all."""

@@ -53,6 +53,8 @@ class Publisher:
         self._socket = make_socket(self.context, zmq.XPUB)
         accept(self._socket, TOPIC_BYTES if keys is None else _TOPIC_MESSAGE_BYTES)
         self._limiter = SubscriptionLimiter("monitors")
+        self.arrivals = self._limiter.arrivals
+        """A descriptor that asks for `close_greedy` sooner than after a second; None if the system has none."""
         self._accept_monitor = AcceptMonitor(self._socket, self._limiter)
         self._gate = Gate(self._socket, keys, MONITOR_KEYS) if keys is not None else None
         self.watched: tuple[Watched, ...] = (self._accept_monitor, *([self._gate] if self._gate else []))
@@ -107,7 +109,7 @@ class Publisher:
     def close_greedy(self, seconds: float) -> float:
         """Close connections that take too much memory; `seconds` after the last call. Call `joined` afterwards.
 
-        Returns after how many seconds it must be called again.
+        Returns after how many seconds it must be called again, or sooner, as ConnectionLimiter tells.
         """
         self._accept_monitor.process_events()  # the kernel may have reused descriptors
         return self._limiter.close_greedy(seconds, None, drained=not is_readable(self._socket))

@@ -85,6 +85,8 @@ class Listener:
         self._socket = make_socket(self._context, zmq.ROUTER)
         accept(self._socket, MESSAGE_MOST)
         self._limiter = ConnectionLimiter(str(address))
+        self.arrivals = self._limiter.arrivals
+        """A descriptor that asks for `close_greedy` sooner than after a second; None if the system has none."""
         self._accept_monitor = AcceptMonitor(self._socket, self._limiter)
         self._socket.router_mandatory = 1
         self._gate = Gate(self._socket, keys, LINK_KEYS) if keys is not None and not address.path else None
@@ -178,7 +180,8 @@ class Listener:
         """Close connections that take too much memory, or have had no peer for long; `has_peer` knows peers' routes.
 
         If `has_peer` is None, nobody is a peer yet, and none is closed for that. Returns after how many seconds it must
-        be called again; `seconds` is the time since the last call. Call `readable` afterwards.
+        be called again, or sooner, as ConnectionLimiter tells; `seconds` is the time since the last call. Call
+        `readable` afterwards.
         """
         self._accept_monitor.process_events()  # the kernel may have reused descriptors
         drained = not is_readable(self._socket)

@@ -125,7 +125,7 @@ class MonitorPublisher:
         for watched in self._publisher.watched:
             self._loop.add_reader(watched.fileno(), watched.process_events)
             watched.process_events()
-        self._sweep = Sweep(self._close_greedy)
+        self._sweep = Sweep(self._close_greedy, self._publisher.arrivals)
         self._hear()
 
     def _bind(self, address: Address) -> None:

@@ -78,7 +78,7 @@ class RelayService:
             stop()
 
         # Until the scheduler has been reached nobody reads what strangers send.
-        waiting = Sweep(lambda seconds: listener.close_greedy(seconds, None))
+        waiting = Sweep(lambda seconds: listener.close_greedy(seconds, None), listener.arrivals)
 
         def receive(perform: dict[type, Callable[[Any], object]]) -> ServerLoop:
             waiting.close()
