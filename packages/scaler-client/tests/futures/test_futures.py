@@ -14,8 +14,8 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, InvalidStateError
-from contextlib import nullcontext
+from concurrent.futures import CancelledError, Future, InvalidStateError, _base
+from contextlib import nullcontext, suppress
 from itertools import count
 from typing import Any, ClassVar
 
@@ -350,7 +350,7 @@ def test_wait_returns(desk: FutureDesk, end: Callable[[ScalerFuture[Any]], objec
     done, pending = concurrent.futures.wait([early, future], timeout=10)
     assert done == {early, future} and not pending and desk.waits == 1
     thread.join()
-    assert not future._waiters  # concurrent.futures took its waiter away
+    assert not future._watching().waiters  # concurrent.futures took its waiter away
 
 
 def test_wait_for_the_first(desk: FutureDesk) -> None:
@@ -451,7 +451,7 @@ class _AlarmError(Exception):
 class Alarm:
     """Raises once, at the n-th place in the code of futures where signal handlers run: a call begins or has ended."""
 
-    FILES = (futures.__file__, waiters.__file__)
+    FILES = (futures.__file__, waiters.__file__, _base.__file__)
 
     def __init__(self, after: int) -> None:
         self._left = after
@@ -508,6 +508,93 @@ def test_a_signal_handler_that_raises_loses_no_callback_and_no_waiter(
         assert future not in due_callbacks._futures, after
         assert not future._watching().lock._is_owned()  # type: ignore[attr-defined]
     assert ended and after > 20
+
+
+def look(futures: Sequence[ScalerFuture[Any]]) -> None:
+    concurrent.futures.wait(futures, timeout=0)
+
+
+def look_at_each(futures: Sequence[ScalerFuture[Any]]) -> None:
+    with suppress(concurrent.futures.TimeoutError):
+        list(concurrent.futures.as_completed(futures, timeout=0))
+
+
+@pytest.mark.parametrize("waiting", [look, look_at_each])
+def test_a_signal_handler_that_raises_in_a_wait_keeps_no_outcome_back(
+    desk: FutureDesk, waiting: Callable[[Sequence[ScalerFuture[Any]]], object]
+) -> None:
+    """Wherever it does: the thread that delivers outcomes would wait for ever, and with it every call of the client."""
+    ended = False
+    for after in count():
+        if ended:
+            break
+        pending = [make(desk, task) for task in range(3)]
+        sys.setprofile(Alarm(after))
+        try:
+            waiting(pending)
+            ended = True
+        except _AlarmError:
+            ended = False
+        finally:
+            sys.setprofile(None)
+        deliverer = threading.Thread(target=settle_all, args=(pending,), daemon=True)
+        deliverer.start()
+        deliverer.join(10)
+        assert not deliverer.is_alive(), after
+        assert concurrent.futures.wait(pending, timeout=0).done == set(pending), after
+    assert after > 20
+
+
+class DeliveringDesk(FutureDesk):
+    """Settles its futures in another thread: at the n-th place in the code of waits, or else once a thread waits."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.futures = [make(self, task) for task in range(3)]
+        self.has_delivered = self.was_early = False
+        self._left = after
+
+    def __call__(self, frame: Any, event: str, argument: object) -> None:
+        if frame.f_code.co_filename == _base.__file__ and not self.has_delivered:
+            self._left -= 1
+            if self._left < 0:
+                self.was_early = True
+                self._deliver()
+
+    @property
+    def waiting(self) -> nullcontext[None]:
+        if not self.has_delivered:
+            self._deliver()
+        return nullcontext()
+
+    def _deliver(self) -> None:
+        self.has_delivered = True
+        thread = threading.Thread(target=settle_all, args=(self.futures,), daemon=True)
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive(), "a wait that has begun keeps outcomes back"
+
+
+@pytest.mark.parametrize("until", ["ALL_COMPLETED", "FIRST_EXCEPTION", "FIRST_COMPLETED", "each"])
+def test_a_wait_learns_once_of_an_outcome_that_comes_as_it_begins(until: str) -> None:
+    was_early = True
+    for after in count():
+        if not was_early:
+            break
+        desk = DeliveringDesk(after)
+        sys.setprofile(desk)
+        try:
+            if until == "each":
+                each = list(concurrent.futures.as_completed(desk.futures, timeout=10))
+                assert len(each) == 3 and set(each) == set(desk.futures), after
+            else:
+                done, pending = concurrent.futures.wait(desk.futures, timeout=10, return_when=until)
+                assert done | pending == set(desk.futures) and done, after
+                assert not pending or until == "FIRST_COMPLETED", after
+        finally:
+            sys.setprofile(None)
+        was_early = desk.was_early
+    assert after > 10
 
 
 # --- futures in calls -----------------------------------------------------------------------------------------------

@@ -156,7 +156,7 @@ def test_a_parent_is_blocked_while_any_of_its_threads_is(runtime: FakeRuntime) -
     for waiter in waiters:
         waiter.start()
     assert sent(runtime, Blocked) == Blocked([77], [True])
-    while len(first._waiters) + len(second._waiters) < 2:
+    while len(first._watching().waiters) + len(second._watching().waiters) < 2:
         pass
     channel = runtime.channel
     channel.hear(Done([first.task_id], [0], Payloads([pickle.dumps(1)])))

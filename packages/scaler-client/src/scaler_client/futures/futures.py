@@ -2,11 +2,10 @@
 
 A pending future has no lock, no list of waiters and no list of callbacks. The first thread that needs one of them makes
 a `Watch`, under a lock of the process. Outcomes are delivered in batches under that same lock: a future without a
-watch is settled at once, one with a watch under its own lock, which the standard library calls its `_condition`. The
-first thread that asks for an outcome loads its bytes, and fetches them first if they are in object storage. Of a
-mutable value the future keeps the received bytes, so that later calls get the result as the task returned it.
-Of an immutable value the bytes (and their object in storage) are released at once, unless pending calls depend on it:
-those hold a `ResultLease` until their outcomes arrive.
+watch is settled at once, one with a watch under its own lock. The first thread that asks for an outcome loads its
+bytes, and fetches them first if they are in object storage. Of a mutable value the future keeps the received bytes, so
+that later calls get the result as the task returned it. Of an immutable value the bytes (and their object in storage)
+are released at once, unless pending calls depend on it: those hold a `ResultLease` until their outcomes arrive.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from scaler_client.futures.results import (
     refuse,
 )
 from scaler_client.futures.waiters import (
+    Condition,
     FutureOwner,
     ThreadWaiter,
     WaitTimeoutError,
@@ -43,7 +43,6 @@ from scaler_client.objects.handles import StoredPayload, fetched, remade
 from scaler_client.payloads import pickles
 from scaler_client.payloads.pickles import load_with
 from scaler_client.task_context import load_input
-from scaler_io.reentrant_lock import ReentrantLock
 from scaler_protocol.errors import DeserializeError, ResultNotSerializableError, describe
 from scaler_protocol.messages import Status
 
@@ -572,7 +571,7 @@ class ScalerFuture(Future[T], ShownInNotebooks):
         if self._watch is None:
             with guard:
                 if self._watch is None:
-                    self._watch = Watch(self._owner)
+                    self._watch = Watch()
         return self._watch
 
     def _wait(self, timeout: float | None) -> None:
@@ -628,17 +627,15 @@ class ScalerFuture(Future[T], ShownInNotebooks):
 
         @property
         def _state(self) -> str:
-            if self._status == _PENDING:
+            if self._status == _PENDING or (self._watch is not None and self._watch.is_taken()):
                 return RUNNING
             return CANCELLED_AND_NOTIFIED if self._status == _CANCELLED else FINISHED
 
         @property
-        def _condition(self) -> ReentrantLock:
-            return self._watching().lock
+        def _condition(self) -> Condition:
+            return Condition(self)
 
-        @property
-        def _waiters(self) -> list[Any]:
-            return self._watching().waiters
+        _waiters = _condition
 
         @property
         def _done_callbacks(self) -> list[Any]:

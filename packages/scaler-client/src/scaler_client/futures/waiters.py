@@ -131,8 +131,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=due_callbacks.clear)
 
 
-class _WaitEvent(threading.Event):
+class _WaitEvent(ThreadEvent):
     """Replaces the event of `concurrent.futures.wait` and `as_completed`, so that waiting enters `owner.waiting`."""
+
+    __slots__ = ("_owner",)
 
     def __init__(self, owner: FutureOwner) -> None:
         super().__init__()
@@ -145,30 +147,21 @@ class _WaitEvent(threading.Event):
             return super().wait(timeout)
 
 
-class _Waiters(list[Any]):
-    """The waiters of one future."""
-
-    __slots__ = ("_owner",)
-
-    def __init__(self, owner: FutureOwner) -> None:
-        self._owner = owner
-
-    def append(self, waiter: Any) -> None:
-        # The event cannot be set yet: concurrent.futures installs a waiter while it holds all the locks.
-        if type(getattr(waiter, "event", None)) is threading.Event:
-            waiter.event = _WaitEvent(self._owner)
-        super().append(waiter)
-
-
 class Watch:
     """The lock, waiters and callbacks of a future, created when a thread first waits for it or adds a callback."""
 
-    __slots__ = ("callbacks", "lock", "waiters")
+    __slots__ = ("callbacks", "lock", "takers", "waiters")
 
-    def __init__(self, owner: FutureOwner) -> None:
+    def __init__(self) -> None:
         self.lock = ReentrantLock()
-        self.waiters = _Waiters(owner)
+        self.waiters: list[Any] = []
         self.callbacks: list[Callable[[Future[Any]], object]] = []
+        self.takers: dict[int, int] = {}
+        """How often each thread that found the future pending has taken its Condition."""
+
+    def is_taken(self) -> bool:
+        """Whether this thread has taken the Condition, and found the future pending."""
+        return threading.get_ident() in self.takers
 
     def remove_callbacks(self, fn: Callable[[Any], object]) -> int:
         """Remove a callback; returns how often it was there."""
@@ -181,3 +174,68 @@ class Watch:
         before = len(self.waiters)
         self.waiters[:] = [waiter for waiter in self.waiters if getattr(waiter, "fn", None) != fn]
         return before - len(self.waiters)
+
+
+class WatchedFuture(Protocol):
+    """What a Condition needs of its future."""
+
+    _owner: FutureOwner
+
+    def done(self) -> bool:
+        """Whether there is an outcome."""
+
+    def _watching(self) -> Watch:
+        """Its Watch."""
+
+    def _notify(self, waiters: list[Any]) -> None:
+        """Notify waiters that it is done."""
+
+    def _remove_waiter(self, waiter: object) -> None:
+        """Remove a waiter."""
+
+
+class Condition:
+    """The `_condition` of a future, and its list `_waiters`, for `concurrent.futures.wait` and `as_completed`.
+
+    They take the conditions of all their futures, read the states, and add a waiter to each future. A signal handler
+    that raises meanwhile leaves conditions taken. So a condition keeps no outcome back: a thread that took it while the
+    future was pending sees it so, and a waiter that it adds is notified at once of an outcome that came since.
+    """
+
+    __slots__ = ("_future", "_watch")
+
+    def __init__(self, future: WatchedFuture) -> None:
+        self._future, self._watch = future, future._watching()
+
+    def acquire(self) -> None:
+        """Keep the state as this thread sees it."""
+        takers, thread = self._watch.takers, threading.get_ident()
+        if thread in takers or not self._future.done():
+            takers[thread] = takers.get(thread, 0) + 1
+
+    def release(self) -> None:
+        """Undo one `acquire` of this thread."""
+        takers, thread = self._watch.takers, threading.get_ident()
+        if (times := takers.pop(thread, 0)) > 1:
+            takers[thread] = times - 1
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *raised: object) -> None:
+        self.release()
+
+    def append(self, waiter: Any) -> None:
+        """Add a waiter."""
+        if type(getattr(waiter, "event", None)) is threading.Event:  # no future knows it yet
+            waiter.event = _WaitEvent(self._future._owner)
+            waiter.lock = ReentrantLock()
+        with self._watch.lock:
+            self._watch.waiters.append(waiter)
+            is_late = self._future.done() and self._watch.is_taken()
+        if is_late:
+            self._future._notify([waiter])
+
+    def remove(self, waiter: Any) -> None:
+        """Remove a waiter."""
+        self._future._remove_waiter(waiter)
