@@ -150,6 +150,24 @@ def test_while_nothing_is_unread_a_look_waits_for_arrivals(limiter: ConnectionLi
     assert look() == ALL_SECONDS
 
 
+def test_a_late_message_does_not_take_the_connection_that_reuses_its_descriptor(
+    limiter: ConnectionLimiter, pairs: list[Pair]
+) -> None:
+    descriptor = pairs[0].near.fileno()
+    limiter.first_message(descriptor, b"gone")
+    limiter.disconnected(descriptor)
+    limiter.accepted(descriptor)
+    limiter.first_message(descriptor, b"gone").read += 1
+    limiter.cut(b"gone")
+    assert pairs[0].is_open()
+    assert limiter.first_message(descriptor, b"new") is limiter.routes[b"new"]
+    limiter.first_message(descriptor, b"gone")
+    assert limiter.routes[b"new"].read == 0
+    limiter.close_greedy(0.05, None, drained=True)
+    limiter.disconnected(descriptor)
+    assert not limiter.routes
+
+
 def test_a_peer_that_waits_to_send_more_learns_that_it_was_cut_off(
     limiter: ConnectionLimiter, pairs: list[Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -195,6 +195,8 @@ class ConnectionLimiter:
         self._arrivals = _Arrivals()
         self.arrivals = self._arrivals.fileno()
         """A descriptor that is readable once a connection has received something; None if the system has none."""
+        self._ended: set[bytes] = set()
+        """Routes of ended connections from which messages may still be handed over; their descriptors may be reused."""
         self._holders: dict[int, Connection] = {}
         """Those that had unread bytes when they were examined."""
         self._clock = self._all_at = 0.0
@@ -227,9 +229,15 @@ class ConnectionLimiter:
         ended = self._connections.pop(descriptor, None)
         if ended is not None and ended.route:
             self.routes.pop(ended.route, None)
+            self._ended.add(ended.route)
 
     def first_message(self, descriptor: int, route: bytes) -> Connection:
-        """The first message has arrived on a route; returns its connection."""
+        """The first message has arrived on a route; returns its connection.
+
+        It may also be a late one of a connection that has ended: no other one has the same route.
+        """
+        if route in self._ended:
+            return Connection(-1)
         known = self._connections.get(descriptor)
         if known is None or known.route:
             self.disconnected(descriptor)
@@ -255,6 +263,8 @@ class ConnectionLimiter:
         a peer; None if no connection has one, and all may stay. `drained`: no message waits to be handed over.
         """
         self._clock += seconds
+        if drained:
+            self._ended.clear()
         peers, strangers = list[tuple[int, Connection]](), list[tuple[int, Connection]]()
         for connection in self._due():
             if connection.is_over():
