@@ -281,8 +281,8 @@ def test_why_an_idle_worker_died(listening: Listening) -> None:
     assert listening.model.status is not None
     pid = listening.model.status.worker_pids[0]
     os.kill(pid, signal.SIGKILL)
-    listening.wait_for(lambda model: any(f"(process {pid})" in event.text for event in model.events), SECONDS)
-    (event,) = [event for event in listening.model.events if f"(process {pid})" in event.text]
+    listening.wait_for(lambda model: any(f"-{pid})" in event.text for event in model.events), SECONDS)
+    (event,) = [event for event in listening.model.events if f"-{pid})" in event.text]
     assert event.text.endswith("was killed by SIGKILL") and event.task == 0
 
 

@@ -9,4 +9,4 @@ from scaler_ui.model.task_table import TaskTable
 
 def live_rows(tasks: TaskTable) -> Collection[int]:
     """The rows of tasks that have not ended."""
-    return tasks._live.values()
+    return [row for _, row in tasks._live.items()]

@@ -34,6 +34,11 @@ def worker_id(agent: bytes, pid: int) -> bytes:
     return agent + pid.to_bytes(PID_BYTES, "little")
 
 
+def worker_name(agent: str, pid: int) -> str:
+    """The name of a worker in logs and errors, on pages, in `scaler_top` and `scaler_why`, also when it has gone."""
+    return f"{agent}-{pid}"
+
+
 def agent_of(worker: bytes) -> bytes:
     """The identity of the agent of a worker, given by its id; empty for none."""
     return worker[:IDENTITY_BYTES]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scaler_protocol.ids import worker_name
 from scaler_ui.model.addresses import (
     PageRequest,
     TableAddress,
@@ -18,7 +19,6 @@ from scaler_ui.model.addresses import (
     read_number,
     read_task,
     read_worker,
-    worker_name,
 )
 
 TABLE = TableAddress(

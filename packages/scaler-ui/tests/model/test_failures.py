@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scaler_protocol.messages import Status
-from scaler_protocol.monitoring import EventKind, TaskEvents, TaskStep
+from scaler_protocol.monitoring import EventKind, MonitorHistory, TaskEvents, TaskStep
+from scaler_protocol.profiles import Profile
 from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.failed_task import FAILURES, NO_RESULT, UNKNOWN_TYPE
 from scaler_ui.model.failures import failed_tasks, failure_groups, failures_of
+from scaler_ui.model.findings import findings, sentence
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.overview import last_failures
 from scaler_ui.model.subjects import failure_facts
@@ -20,6 +22,7 @@ from scaler_ui.model.subjects import failure_facts
 if TYPE_CHECKING:
     from conftest import Publications
 
+PLAIN = Profile(5000, 10, 20, 30, 2, 1).packed()
 HEAD = "Traceback (most recent call last):\n"
 TEXTS = (
     f'{HEAD}  File "a.py", line 3, in train\n    raise ValueError\nValueError: no\nsecond line',
@@ -86,6 +89,27 @@ def test_a_flood_of_one_kind_displaces_no_other(model: MonitorModel) -> None:
     kinds = Counter(failure.kind for failure in model.failures.values())
     assert all(model.failures.count(kind) == count for kind, count in kinds.items()) and len(kinds) == 3
     assert [row["id"] for row in last_failures(model, PageRequest()).rows][1:] == ["4", "2"]
+
+
+def test_a_flood_of_failures_is_counted_as_at_least_so_many(model: MonitorModel) -> None:
+    assert model.status is not None
+    assert " 3 tasks of m:train raised lately." in sentence(findings(model, 50.0))
+    for task in range(100, 100 + FAILURES):
+        model.failures.add((replace(model.failures[1 if task == 100 else task - 1], task=task),))
+    assert f"At least {FAILURES - 1:,} tasks of m:train raised lately." in sentence(findings(model, 50.0))
+    model.failures.displaced["m:train"] = model.status.at - 601.0
+    assert "At least" not in sentence(findings(model, 50.0))
+
+
+def test_who_comes_after_a_flood_counts_at_least_what_the_scheduler_remembers(publications: Publications) -> None:
+    history = MonitorHistory(
+        failure_numbers=(1, 2), failure_times=(990.0, 991.0), failure_tasks=(1, 2), failure_functions=("f", "f"),
+        failure_sessions=(7, 7), failure_clients=("c", "c"), failure_agents=(1, 1), failure_agent_names=("a", "a"),
+        failure_statuses=(Status.RAISED, Status.RAISED), failure_profiles=2 * PLAIN, failures=("E: 1", "E: 2"),
+    )  # fmt: skip
+    for raised, said in ((2, "2 tasks of f raised lately."), (20_000, "At least 2 tasks of f raised lately.")):
+        model = publications.model_of(publications.status(raised=raised, failed=0, snapshot=True), history)
+        assert said in [each.text for each in findings(model, 50.0)]
 
 
 def test_an_error_that_is_cut_off_ends_with_dots(model: MonitorModel) -> None:

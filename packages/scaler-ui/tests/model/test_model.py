@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scaler_protocol.messages import Status
-from scaler_protocol.monitoring import MonitorMessage, TaskEvents, TaskStep
+from scaler_protocol.monitoring import EventKind, MonitorMessage, TaskEvents, TaskStep
 from scaler_ui.model import task_stream, views
 from scaler_ui.model.addresses import PageRequest
-from scaler_ui.model.model import NAMES, PRINTED_CHARACTERS, PRINTED_ENTRY, MonitorEvent
+from scaler_ui.model.findings import findings, sentence
+from scaler_ui.model.model import BEGUN_AGAIN, NAMES, PRINTED_CHARACTERS, PRINTED_ENTRY, MonitorEvent
 from scaler_ui.model.tables import fields, task_of_run, worker_rows
 
 if TYPE_CHECKING:
@@ -105,6 +106,27 @@ def test_what_ended_before_the_scheduler_began_again_stays_with_its_host(publica
     assert [model.hosts[each.agent] for each in model.failures.values()] == ["a", "b", "c"]
     assert views.tasks(model, PageRequest(host="c")).total == views.tasks(model, PageRequest(host="a")).total == 1
     assert sorted(task_stream.stream(model, 60).lines) == ["a:1-77 (gone)", "b:1-77 (gone)", "c:1-77 (gone)"]
+
+
+def test_a_scheduler_that_takes_the_place_of_another_is_told(publications: Publications) -> None:
+    first = TaskEvents(
+        text_numbers=(9,), text_kinds=(EventKind.SCHEDULER,), text_subjects=("",), text_times=(990.0,),
+        text_levels=(30,), text_tasks=(0,), texts=("new work is refused",),
+    )  # fmt: skip
+    model = publications.model_of(first, publications.status(), publications.status(at=1001.0))
+    assert model.began_again is None
+    model.take(publications.status(at=1020.0, incarnation=6, uptime=5.0), 60.0)
+    model.take(replace(first, text_numbers=(1,), text_times=(1016.0,), texts=("of the second",)), 60.0)
+    assert model.began_again == 1015.0
+    assert [(event.time, event.text) for event in model.events] == [
+        (990.0, "new work is refused"),
+        (1015.0, BEGUN_AGAIN),
+        (1016.0, "of the second"),
+    ]
+    (found,) = [each for each in findings(model, 61.0) if "Another scheduler" in each.text]
+    assert found.text.startswith("Another scheduler has begun here 5.0 s ago: totals count since then")
+    model.take(publications.status(at=1700.0, incarnation=6, uptime=685.0), 740.0)
+    assert "Another" not in sentence(findings(model, 741.0))
 
 
 def test_events_are_kept(publications: Publications) -> None:

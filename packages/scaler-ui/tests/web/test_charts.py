@@ -5,7 +5,8 @@ from __future__ import annotations
 from colorsys import rgb_to_hsv
 from itertools import combinations
 
-from scaler_ui.web.charts import OTHERS, PALETTE
+from scaler_ui.model.task_stream import BARS, Bar, TaskStream
+from scaler_ui.web.charts import OTHERS, PALETTE, drawn
 
 
 def rgb(colour: str) -> tuple[float, float, float]:
@@ -19,3 +20,13 @@ def test_no_function_has_the_red_of_failures_or_the_colour_of_another_one() -> N
         assert min(hue, 1 - hue) > 10 / 360 and saturation > 0.15, f"{colour} is red or grey"
     for one, other in combinations((*PALETTE, OTHERS), 2):
         assert sum((a - b) ** 2 for a, b in zip(rgb(one), rgb(other), strict=True)) > 0.005, f"{one} is like {other}"
+
+
+def test_a_browser_is_sent_little_of_long_names_and_nothing_of_hidden_functions() -> None:
+    names = [f"{at}{'漢' * 3000}" for at in range(BARS)]
+    bars: list[Bar] = [[0, 0, 1, name, "success", f"{at:x}", "w", 0, 1] for at, name in enumerate(names)]
+    colours = dict.fromkeys(names, OTHERS)
+    stream = TaskStream(["w"], bars, (0.0, 1.0), [[0, 0, 1, names[0], 0.5, "w"]], 1)
+    assert sum(map(len, drawn(stream, colours, set()))) < 2000 * BARS
+    blocks, rest = drawn(stream, colours, {names[0]})
+    assert blocks.endswith(",[])") and rest.count('"success"') == BARS - 1

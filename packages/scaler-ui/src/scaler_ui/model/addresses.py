@@ -75,11 +75,6 @@ def read_number(text: str) -> int | None:
     return int(text) if len(text) < 20 and text.isascii() and text.isdigit() else None
 
 
-def worker_name(agent: str, pid: int) -> str:
-    """The name of a worker on pages, in their addresses, in `scaler_top` and `scaler_why`, also when it has gone."""
-    return f"{agent}-{pid}"
-
-
 def read_worker(name: str) -> tuple[str, int] | None:
     """Agent and process of a worker; None if the text names none."""
     agent, _, digits = name.rpartition("-")

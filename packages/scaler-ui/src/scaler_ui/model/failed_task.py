@@ -57,6 +57,8 @@ class LastFailures(dict[int, TaskFailure]):
     def __init__(self) -> None:
         super().__init__()
         self._counts: Counter[tuple[str, str]] = Counter()
+        self.displaced: dict[str, float] = {}
+        """When the last failure was that is not known any more, by function; of the last FAILURES functions."""
 
     def add(self, failures: Iterable[TaskFailure]) -> None:
         """Add failures, or renew them, and forget what is more than FAILURES."""
@@ -66,7 +68,15 @@ class LastFailures(dict[int, TaskFailure]):
             self._counts[failure.kind] += 1
             if len(self) > FAILURES:
                 [(most, _)] = self._counts.most_common(1)
-                self._forget(next(task for task, each in self.items() if each.kind == most))
+                oldest = next(each for each in self.values() if each.kind == most)
+                self._forget(oldest.task)
+                self.has_lost(oldest.function, oldest.time)
+
+    def has_lost(self, function: str, time: float) -> None:
+        """Failures of a function until this time are not known, so that there were more than are counted."""
+        self.displaced[function] = max(time, self.displaced.pop(function, time))
+        if len(self.displaced) > FAILURES:
+            del self.displaced[next(iter(self.displaced))]
 
     def count(self, kind: tuple[str, str]) -> int:
         """How many of a kind there are."""

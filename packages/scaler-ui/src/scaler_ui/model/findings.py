@@ -136,6 +136,10 @@ def _longest_run(model: MonitorModel, status: MonitorStatus) -> tuple[float, str
 def _troubles(model: MonitorModel, status: MonitorStatus, now: float) -> Iterator[Finding]:
     if status.refusal:
         yield Finding(Severity.ERROR, f"The scheduler refuses new work: {status.refusal}.")
+    began = model.began_again
+    if began is not None and 0.0 <= (age := status.at - began) < RECENT_SECONDS:
+        text = f"Another scheduler has begun here {duration(age)} ago: totals count since then"
+        yield Finding(Severity.NOTE, f"{text}, older tasks and failures are of the one before.")
     yield from _unmet_needs(model, status)
     yield from _shortages(status)
     yield from _storage(model, status, now)
@@ -208,12 +212,18 @@ def _failing_functions(model: MonitorModel, status: MonitorStatus) -> Iterator[F
     for name, count in killing.most_common(NAMED):
         last = next(each for each in reversed(recent) if each.function == name and each.status == Status.FAILED)
         reason = shortened(last.headline, REASON)
-        text = f"{counted(count, 'task')} of {shortened(name, NAME)} failed without a result: {reason}."
+        text = f"{_tasks_of(model, status, name, count)} failed without a result: {reason}."
         yield Finding(Severity.ERROR, text, name, "function")
     for name, count in raising.most_common(NAMED):
-        text = f"{counted(count, 'task')} of {shortened(name, NAME)} raised lately."
+        text = f"{_tasks_of(model, status, name, count)} raised lately."
         yield Finding(Severity.WARNING, text, name, "function")
     yield from _leaking_functions(model)
+
+
+def _tasks_of(model: MonitorModel, status: MonitorStatus, name: str, count: int) -> str:
+    """So many tasks of a function, or at least so many, where not all recent failures are known."""
+    is_least = model.failures.displaced.get(name, 0.0) > status.at - RECENT_SECONDS
+    return f"{'At least ' * is_least}{counted(count, 'task')} of {shortened(name, NAME)}"
 
 
 def _leaking_functions(model: MonitorModel) -> Iterator[Finding]:

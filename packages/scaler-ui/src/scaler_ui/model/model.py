@@ -57,6 +57,7 @@ NAMES = 20_000
 FIRST_PAST_AGENT = 2**63
 """Agents of schedulers that have ended have the numbers from here on: each scheduler begins at 1 again."""
 GROUPS = 100_000
+BEGUN_AGAIN = "another scheduler has begun here: older tasks, failures and events are of the one before"
 HISTORY_SECONDS = 600
 
 
@@ -141,6 +142,8 @@ class MonitorModel:
     def __init__(self, tasks: int = TASKS) -> None:
         self.status: MonitorStatus | None = None
         self.heard = 0.0
+        self.began_again: float | None = None
+        """When the scheduler began that took the place of another one, by its clock; None if none did."""
         self.storage: StorageStatus | None = None
         self.storage_heard = 0.0
         self.faults: dict[int, str] = {}
@@ -256,6 +259,7 @@ class MonitorModel:
             self._heard_texts = self._heard_printed = 0
             self.graphs.clear()
             self._renumber_agents()
+            self._tell_beginning(status)
         elif self.status is not None:
             since = min(since, self.status.at)
         self.status, self.heard = status, now
@@ -298,6 +302,11 @@ class MonitorModel:
             self.failures[task] = replace(failure, agent=numbers.get(failure.agent, failure.agent))
         self.last_functions.clear()
         self.run_figures.forget_workers()
+
+    def _tell_beginning(self, status: MonitorStatus) -> None:
+        """What the scheduler says itself does not tell that it is another one than before."""
+        self.began_again = began = max(0.0, status.at - status.uptime)
+        self._keep(MonitorEvent(0, began, logging.WARNING, EventKind.SCHEDULER, 0, "", BEGUN_AGAIN))
 
     def _note_runs(self, status: MonitorStatus, since: float) -> None:
         columns = status.worker_runs, status.worker_pids, status.worker_cpus, status.worker_seconds
@@ -362,7 +371,7 @@ class MonitorModel:
 
     def _say(self, event: MonitorEvent) -> None:
         self._heard_texts = event.number
-        self._events.setdefault(event.kind, deque(maxlen=EVENTS)).append(event)
+        self._keep(event)
         if event.task:
             _remember(self.faults, ((event.task, event.text),), EVENTS)
             if (row := self._failed_rows.get(event.task)) is not None and event.kind == EventKind.FAILURE:
@@ -371,6 +380,9 @@ class MonitorModel:
                 failure = TaskFailure(event.time, task.id, task.function, task.session, task.agent, status, event.text)
                 self.failures.add((failure,))
                 self.workloads.failed(task.function, task.session, failure.exception)
+
+    def _keep(self, event: MonitorEvent) -> None:
+        self._events.setdefault(event.kind, deque(maxlen=EVENTS)).append(event)
 
     def _take_history(self, history: MonitorHistory) -> None:
         """Add what happened before this monitor listened, or while it missed messages."""
@@ -396,6 +408,9 @@ class MonitorModel:
                 failure.task, failure.function, failure.session, failure.agent, failure.status, profile, failure.time
             )
         self.failures.add(failures)
+        if self.status is not None and self.status.raised + self.status.failed > len(failures):
+            for failure in failures:
+                self.failures.has_lost(failure.function, failures[0].time)
         for number, failure in zip(history.failure_numbers, failures, strict=True):
             level = logging.ERROR if failure.status == Status.RAISED else logging.WARNING
             texts.append(MonitorEvent(number, failure.time, level, EventKind.FAILURE, failure.task, "", failure.text))

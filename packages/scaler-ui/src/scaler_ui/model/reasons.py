@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from scaler_protocol.ids import worker_name
 from scaler_protocol.monitoring import MonitorStatus, TaskStep
 from scaler_protocol.plurals import counted
 from scaler_protocol.units import duration, size
 from scaler_protocol.waiting import WaitReasons
-from scaler_ui.model.addresses import worker_name
 from scaler_ui.model.model import GroupInfo, MonitorModel
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 
+from scaler_protocol.ids import worker_name
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.units import duration, percent, size
 from scaler_ui.model import cluster_views
-from scaler_ui.model.addresses import PageRequest, address, read_number, read_task, worker_name
+from scaler_ui.model.addresses import PageRequest, address, read_number, read_task
 from scaler_ui.model.failures import failures_of
 from scaler_ui.model.graph_looks import GraphLook, GraphLooks
 from scaler_ui.model.host_rows import host_rows
@@ -96,7 +97,7 @@ def worker_facts(model: MonitorModel, agent: str, pid: int, now: float) -> Facts
                 Fact("state", row.state),
                 host,
                 Fact("agent", agent),
-                Fact("in logs", f"{row.name} (process {pid})"),
+                Fact("in logs", f"{row.name} ({worker_name(agent, pid)})"),
                 _link("task", "task", f"{task.id:x}" if task else ""),
                 _link("function", "function", function_of(model, row, task)),
                 Fact("for", duration(task.elapsed) if task else ""),

@@ -13,10 +13,10 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from scaler_protocol import status_counts
+from scaler_protocol.ids import worker_name
 from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.messages import WorkerState
 from scaler_protocol.monitoring import EventKind, MonitorStatus
-from scaler_ui.model.addresses import worker_name
 from scaler_ui.model.findings import findings
 from scaler_ui.model.host_rows import host_rows
 from scaler_ui.model.model import IN_TASK, MonitorEvent, MonitorModel, stale_report_seconds

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from dataclasses import field
 from typing import Any
 
+from scaler_protocol.ids import worker_name
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_protocol.plurals import counted
-from scaler_ui.model.addresses import worker_name
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.short_tasks import Block, blocks
 from scaler_ui.model.task_table import TaskRow

@@ -16,6 +16,7 @@ from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import TaskStep
 from scaler_protocol.profiles import PROFILE, Profile
 from scaler_ui.model.columns import Column, Places, last, ranks, slice_of_order, take
+from scaler_ui.model.row_index import RowIndex
 
 V = TypeVar("V")
 TASKS = 1_000_000
@@ -141,9 +142,7 @@ class TaskTable:
         """Rows of tasks that have ended, once somebody takes them."""
         self._next = 0
         """The row that is overwritten next, if the table is full."""
-        self._live: dict[int, int] = {}
-        self._before: dict[int, int] = {}
-        self._unknown: dict[int, int] = {}
+        self._live, self._before, self._unknown = RowIndex(), RowIndex(), RowIndex()
         """Tasks that a snapshot has left out, by id: the client of a scheduler that has begun again may repeat them."""
         self._started: dict[int, float] = {}
         """By row: when the run of a task began that a worker runs."""
@@ -207,14 +206,14 @@ class TaskTable:
     def begin(self) -> None:
         """Begin a snapshot of all tasks that have not ended."""
         self._before.update(self._live)
-        self._live, self._is_snapshot = {}, True
+        self._live, self._is_snapshot = RowIndex(), True
 
     def begun(self) -> None:
         """End the snapshot: tasks that it lacks ended while this monitor was not connected."""
-        for row in self._before.values():
+        for _, row in self._before.items():
             self._columns["step"][row] = UNKNOWN
         self._unknown.update(self._before)
-        self._before, self._is_snapshot = {}, False
+        self._before, self._is_snapshot = RowIndex(), False
 
     def stand(self, tasks: Iterable[int], step: int, group: int, function: int, session: int, time: float) -> None:
         """Record that tasks wait or are held."""
@@ -277,7 +276,7 @@ class TaskTable:
         columns = self._columns
         for task, status, record in zip(tasks, statuses, PROFILE.iter_unpack(profiles), strict=True):
             row = self._row(task, time)
-            del self._live[task]
+            self._live.pop(task)
             profile = Profile._make(record)
             columns["step"][row], columns["status"][row], columns["ended"][row] = TaskStep.ENDED, status, time
             if profile.pid or not columns["pid"][row]:
@@ -341,7 +340,7 @@ class TaskTable:
         """Record that tasks were cancelled; returns their rows."""
         rows = [self._row(task, time) for task in tasks]
         for task, row in zip(tasks, rows, strict=True):
-            self._live.pop(task, None)  # a task may be named twice
+            self._live.pop(task)
             self._columns["step"][row], self._columns["ended"][row] = TaskStep.CANCELLED, time
             if self._columns["pid"][row]:
                 self._stopped(row, time)
@@ -365,9 +364,9 @@ class TaskTable:
         row = self._live.get(task)
         if row is not None:
             return row
-        row = self._before.pop(task, None)
+        row = self._before.pop(task)
         if row is None:
-            row = self._unknown.pop(task, None)
+            row = self._unknown.pop(task)
         if row is None:
             row = self._new_row(task, time)
         self._live[task] = row
@@ -383,7 +382,7 @@ class TaskTable:
             evicted = columns["id"][row]
             for known in (self._live, self._before, self._unknown):
                 if known.get(evicted) == row:
-                    del known[evicted]
+                    known.pop(evicted)
             self._started.pop(row, None)
             for name, column in columns.items():
                 column[row] = self._zero[name]

@@ -281,7 +281,7 @@ def details(worker: dict[str, Any], task: str) -> list[str]:
         f"worker     {worker['worker']}",
         f"agent      {worker['agent']} on {worker['host']}, heard {worker['silence']:.1f}s ago",
         f"state      {worker['state']}",
-        f"in logs    {worker['name']} (process {worker['pid']})",
+        f"in logs    {worker['name']} ({worker['worker']})",
         f"offers     {worker['capabilities'] or 'no capabilities'}",
         f"load       cpu {units.percent(worker['cpu'], 1)}, rss {size(worker['rss'])}, {worker['queued']} queued",
         f"task       {task}",

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from scaler_protocol import status_counts
+from scaler_protocol.ids import worker_name
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import shortened
 from scaler_protocol.messages import Status
@@ -16,7 +17,7 @@ from scaler_protocol.ranges import Text
 from scaler_protocol.tracebacks import headline
 from scaler_protocol.units import duration, percent, size
 from scaler_protocol.waiting import WaitReasons
-from scaler_ui.model.addresses import PageRequest, worker_name
+from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.moments import Moment, mean_latency
 from scaler_ui.model.reasons import briefly

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import islice
 from typing import Any
 
 from nicegui import ui
 
 from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.limits import shortened
+from scaler_protocol.ranges import Text
 from scaler_ui.model.addresses import address
 from scaler_ui.model.colours import FunctionColours
 from scaler_ui.model.task_stream import TaskStream
@@ -34,6 +38,10 @@ PALETTE = (
 """Colours of functions: none is like the red of failures or the grey of cancelled tasks."""
 OTHERS = "#b9c0c9"
 """The colour of further functions."""
+LEGEND = 50
+"""Functions in a legend: those with most time."""
+NAME = Text(120)
+"""The limit of a function's name in the hint of a bar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +192,10 @@ _HINT = """(params) => { const v = params.value;
     + moved.filter(([, ms]) => ms > 0).map(([what, ms]) => `${what} ${took(ms)}<br>`).join('')
     + `since ${since}<br>task ${escape(v[5])}<br>on ${escape(v[6])}`; }"""
 
-_OPEN = """(clicked) => clicked.componentType === 'series' && openPage(
-  clicked.seriesIndex === 0 ? `/function/${encodeURIComponent(clicked.value[3])}` : `/task/${clicked.value[5]}`)"""
+_OPEN = """({componentType, seriesIndex, value}) => componentType === 'series' && (seriesIndex === 1
+  ? openPage(`/task/${value[5]}`)
+  : value[3].endsWith('…') || openPage(`/function/${encodeURIComponent(value[3])}`))"""
+"""A shortened name has no page."""
 
 
 class Timeline:
@@ -235,23 +245,32 @@ class Timeline:
         begin, end = (round(1000 * at) for at in stream.window)
         options["xAxis"].update(min=begin, max=end)
         options["yAxis"]["data"] = stream.lines
-        colours, hidden = self._colours.of(stream.functions), self._legend.hidden
-        workers = _places([*(bar[6] for bar in stream.bars), *(block[5] for block in stream.blocks)])
-        functions = _places(colours)
-        blocks = [
-            [line, since - begin, until - begin, functions[name], share, workers[worker]]
-            for line, since, until, name, share, worker in stream.blocks
-            if name not in hidden
-        ]
-        bars = [
-            [line, *(at - begin for at in (since, until, call, done)), functions[name], state, task, workers[worker]]
-            for line, since, until, name, state, task, worker, call, done in stream.bars
-            if name not in hidden
-        ]
-        shared = ",".join(map(_json, (begin, [*workers], [*functions], [*colours.values()])))
-        for series, unpack, rows in zip(options["series"], (_BLOCKS, _BARS), (blocks, bars), strict=True):
-            series[":data"] = f"{unpack}({shared},{_json(rows)})"
-        self._legend.show(colours)
+        colours = self._colours.of(stream.functions)
+        named = dict(islice(colours.items(), LEGEND))
+        data = drawn(stream, colours, self._legend.hidden & named.keys())
+        for series, expression in zip(options["series"], data, strict=True):
+            series[":data"] = expression
+        self._legend.show(named)
+
+
+def drawn(stream: TaskStream, colours: dict[str, str], hidden: AbstractSet[str]) -> tuple[str, str]:
+    """Blocks and bars as JavaScript, without hidden functions; clients choose names: long ones are shortened."""
+    begin = round(1000 * stream.window[0])
+    workers = _places([*(bar[6] for bar in stream.bars), *(block[5] for block in stream.blocks)])
+    functions = _places(colours)
+    blocks = [
+        [line, since - begin, until - begin, functions[name], share, workers[worker]]
+        for line, since, until, name, share, worker in stream.blocks
+        if name not in hidden
+    ]
+    bars = [
+        [line, *(at - begin for at in (since, until, call, done)), functions[name], state, task, workers[worker]]
+        for line, since, until, name, state, task, worker, call, done in stream.bars
+        if name not in hidden
+    ]
+    names = [shortened(name, NAME) for name in functions]
+    shared = ",".join(map(_json, (begin, [*workers], names, [*colours.values()])))
+    return f"{_BLOCKS}({shared},{_json(blocks)})", f"{_BARS}({shared},{_json(bars)})"
 
 
 def _places(names: Iterable[str]) -> dict[str, int]:

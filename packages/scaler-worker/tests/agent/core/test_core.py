@@ -1560,7 +1560,7 @@ def test_logs_of_workers_name_their_tasks() -> None:
     host.workers[0].begin()
     host.die(0)
     assert host.core.workers.deaths == [
-        f"Worker[0] (process 1000) was killed by SIGKILL while it ran task {SESSION + run:x}"
+        f"Worker[0] (agent-1000) was killed by SIGKILL while it ran task {SESSION + run:x}"
     ]
     assert host.logs == host.core.workers.deaths
     host.ready_all()
@@ -1569,7 +1569,7 @@ def test_logs_of_workers_name_their_tasks() -> None:
     host.handle(SCHEDULER, Withdraw([run]))
     host.now += 1.0
     host.settle()
-    assert host.logs[-1] == f"Worker[0] (process 1000) is killed to stop task {SESSION + run:x}"
+    assert host.logs[-1] == f"Worker[0] (agent-1000) is killed to stop task {SESSION + run:x}"
 
 
 def _with_two_unread_datagrams() -> tuple[Host, list[int]]:

@@ -36,7 +36,7 @@ def test_each_death_is_reported_once() -> None:
     core.settle(0.0)
     core.handle(0, WorkerReady(41), 0.0)
     core.handle(0, WorkerDied("was killed by SIGKILL", NO_RUN), 0.0)
-    assert core.take_status(STATS).deaths == ["anna (process 41) was killed by SIGKILL"]
+    assert core.take_status(STATS).deaths == ["anna (agent-41) was killed by SIGKILL"]
     assert core.take_status(STATS).deaths == []
 
 

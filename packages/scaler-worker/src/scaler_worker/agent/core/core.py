@@ -94,7 +94,7 @@ class AgentCore:
     """Assigns runs to workers and reports their results. Events come in through `handle`; `settle` returns effects."""
 
     def __init__(self, config: AgentConfig) -> None:
-        self.workers = Workers(config.workers, config.names, config.preload, config.gpus)
+        self.workers = Workers(config.workers, config.names, config.preload, config.gpus, config.name)
         self.functions = FunctionTable(config.task_timeout_seconds)
         self._results = ResultBuffer(config.name)
         self.in_flight = InFlight(self.workers, self.functions, self._results, dict(config.consumables))

@@ -57,7 +57,7 @@ class Deaths:
         if not killed:
             ran = next((task for run, task, *_ in entries if run == current), 0)
             where = f" while it ran task {ran:x}" if ran else ""
-            text = f"{worker.name} (process {worker.pid}) {event.reason}{where}"
+            text = f"{worker.called} {event.reason}{where}"
             if worker.was_asked_to_end and not where:  # nothing has gone wrong
                 self._in_flight.effects.append(Log(logging.INFO, text, worker=worker.name))
                 return
@@ -77,7 +77,7 @@ class Deaths:
             self._in_flight.effects.append(events.SendToScheduler(DeleteObjects((name,), task >> SESSION_BITS)))
 
     def _lost_result(self, worker: WorkerRecord, entry: Entry, event: events.WorkerDied) -> WorkerDiedError:
-        text = f"{worker.name} (process {worker.pid} on {self._host}) {event.reason} before the result was reported"
+        text = f"{worker.called} {event.reason} before the result was reported"
         return WorkerDiedError(f"{text}, attempt {entry[ATTEMPT]}", host=self._host, reason=event.reason, charged=False)
 
     def _death(self, worker: WorkerRecord, entry: Entry, event: events.WorkerDied) -> WorkerDiedError:
@@ -85,8 +85,7 @@ class Deaths:
         memory = f"; peak memory {event.peak_memory >> 20} MiB" if event.peak_memory else ""
         text = f"; last words:\n{event.text}" if event.text else ""
         return WorkerDiedError(
-            f"{worker.name} (process {worker.pid} on {self._host}) {event.reason} while it ran the task, "
-            f"attempt {attempt}{memory}{text}",
+            f"{worker.called} {event.reason} while it ran the task, attempt {attempt}{memory}{text}",
             host=self._host,
             worker=worker.name,
             pid=worker.pid,

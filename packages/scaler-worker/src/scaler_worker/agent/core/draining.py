@@ -87,7 +87,7 @@ class Draining:
     def _reclaim(self, worker: WorkerRecord) -> None:
         self._in_flight.reclaim(worker)
         self._in_flight.effects.append(
-            Log(logging.INFO, f"{worker.name} (process {worker.pid}) drains: it finishes its run", worker=worker.name)
+            Log(logging.INFO, f"{worker.called} drains: it finishes its run", worker=worker.name)
         )
 
     def _tell(self) -> None:

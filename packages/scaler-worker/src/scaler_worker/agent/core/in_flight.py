@@ -288,7 +288,7 @@ class InFlight:
         """
         if worker.state == WorkerState.STOPPING:
             return
-        text = f"{worker.name} (process {worker.pid}) is replaced: a task has overwritten its replies or shared state"
+        text = f"{worker.called} is replaced: a task has overwritten its replies or shared state"
         self.effects.append(Log(logging.WARNING, text, worker=worker.name))
         worker.charged_run = run
         self.kill(worker, None, b"", now)
@@ -483,7 +483,7 @@ class InFlight:
         reading = sum(len(call) for _, _, _, call, *_ in head.entries) // READ_BYTES
         if worker.still_seconds >= 2 * STILL_SECONDS + reading and worker.state != WorkerState.STOPPING:
             text = f"it has begun no task for {worker.still_seconds:.0f} s: it is stopped, or hangs between two tasks"
-            text = f"{worker.name} (process {worker.pid}) is replaced: {text}"
+            text = f"{worker.called} is replaced: {text}"
             self.effects.append(Log(logging.WARNING, text, worker=worker.name))
             self.kill(worker, None, b"", now)
 
@@ -543,7 +543,7 @@ class InFlight:
     ) -> None:
         """Kill a worker to stop one of its runs, which ends with this status and `kill_reason` as its payload."""
         if run is not None and (entry := worker.next_entry()):
-            text = f"{worker.name} (process {worker.pid}) is killed to stop task {entry[TASK]:x}"
+            text = f"{worker.called} is killed to stop task {entry[TASK]:x}"
             text = f"{text}: {restore(kill_reason)}" if kill_reason else text
             self.effects.append(Log(logging.INFO, text, task=entry[TASK], worker=worker.name))
         worker.kill_target, worker.kill_reason, worker.kill_status = run, kill_reason, status

@@ -59,7 +59,7 @@ class MemoryLimit:
             return
         entry = worker.next_entry()
         if entry is None or entry[RUN] != event.run:
-            text = f"{worker.name} (process {worker.pid}) is replaced: between tasks it uses {_mebibytes(event.bytes)}"
+            text = f"{worker.called} is replaced: between tasks it uses {_mebibytes(event.bytes)}"
             text = f"{text}, and may use {_mebibytes(allowed)}"
             self._in_flight.effects.append(Log(logging.WARNING, text, worker=worker.name))
             self._in_flight.kill(worker, None, b"", now)

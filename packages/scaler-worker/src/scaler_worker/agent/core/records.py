@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import Final
 
-from scaler_protocol.ids import pid_of
+from scaler_protocol.ids import pid_of, worker_name
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import MESSAGE_IDS, Group, Reconcile, Status, WorkerState
 from scaler_worker.ipc.frames import FUNCTIONS_LIMIT
@@ -192,6 +192,7 @@ class WorkerRecord:
     """One worker process."""
 
     __slots__ = (
+        "agent",
         "blocked",
         "charged_run",
         "children",
@@ -221,8 +222,8 @@ class WorkerRecord:
         "withdrawn",
     )  # fmt: skip
 
-    def __init__(self, number: int, name: str, gpu: str = "") -> None:
-        self.number, self.name, self.pid = number, name, 0
+    def __init__(self, number: int, name: str, gpu: str = "", agent: str = "") -> None:
+        self.number, self.name, self.agent, self.pid = number, name, agent, 0
         self.gpu = gpu
         """The GPU that it sees; empty if none, or whatever this host has."""
         self.state: int = WorkerState.STARTING
@@ -264,6 +265,11 @@ class WorkerRecord:
         """Why it retires, if it has reported that."""
         self.cpu = -1
         """CPU nanoseconds at the last reading; -1 if there was none since it has children."""
+
+    @property
+    def called(self) -> str:
+        """Its name on this agent, and the one that pages show."""
+        return f"{self.name} ({worker_name(self.agent, self.pid)})"
 
     def learn(self, kind: FunctionKind) -> None:
         """Record that a kind is defined at this worker, for as many kinds as it can hold."""

@@ -32,7 +32,9 @@ _TAKING = (WorkerState.IDLE, WorkerState.RUNNING, WorkerState.BLOCKED)
 class Workers:
     """Worker records and indexes over them. `reindex` must be called after every change of a record."""
 
-    def __init__(self, slots: int, names: Sequence[str], preload: str = "", gpus: Sequence[str] = ()) -> None:
+    def __init__(
+        self, slots: int, names: Sequence[str], preload: str = "", gpus: Sequence[str] = (), agent: str = ""
+    ) -> None:
         self.slots = slots
         self.gpus = Gpus(gpus)
         self.missing_gpus = 0
@@ -46,7 +48,7 @@ class Workers:
         """Drained workers, which are not replaced, until they have ended."""
         self.deaths: list[str] = []
         """Descriptions of unexpected deaths since the last status report."""
-        self._names, self._preload = names, preload
+        self._names, self._preload, self._agent = names, preload, agent
         self._announced = 0
         self._free_numbers: list[int] = []
         self._failed = 0
@@ -270,7 +272,7 @@ class Workers:
         number = self._free_numbers.pop() if self._free_numbers else len(self.by_number)
         name = self._names[number] if number < len(self._names) else f"Worker[{number}]"
         gpu = next(iter(self.gpus.unseen(self)), "") if self.gpus else None
-        self.by_number[number] = WorkerRecord(number, name, gpu or "")
+        self.by_number[number] = WorkerRecord(number, name, gpu or "", self._agent)
         return StartWorker(number, name, gpu)
 
     def check(self) -> None:
