@@ -14,7 +14,7 @@ import pytest
 from scaler import Client
 from scaler_protocol.addresses import Address
 from scaler_ui.listening import Listening
-from support.browsers import opened, served, wait_connected, wait_shown
+from support.browsers import opened, refusal, served, wait_connected, wait_shown
 from support.certificates import write_certificate
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
@@ -77,8 +77,7 @@ def test_cancel_a_task_and_drain_a_worker(cluster: LocalCluster, gate: Gate) -> 
 def test_without_the_token_nothing_is_shown(cluster: LocalCluster) -> None:
     with served(Address.parse(cluster.address).beside(2), "secret") as site:
         for address in (f"{site}/tasks", f"{site}/tasks?token=wrong", f"{site}/metrics"):
-            with pytest.raises(urllib.error.HTTPError, match="401"):
-                urllib.request.urlopen(address, timeout=SECONDS)
+            assert refusal(address)[0] == 401
 
 
 def test_pages_over_tls_for_readers_whom_a_proxy_names(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -92,8 +91,7 @@ def test_pages_over_tls_for_readers_whom_a_proxy_names(cluster: LocalCluster, tm
     with Terminal("env", "-u", "PYTEST_CURRENT_TEST", PROGRAMS / "scaler_ui", monitor, *words) as program:
         program.read_until(f"open https://127.0.0.1:{port}/")
         wait_until(lambda: taken_port([port]) == port, "the pages are served")
-        with pytest.raises(urllib.error.HTTPError, match="401"):
-            urllib.request.urlopen(metrics, timeout=SECONDS, context=trust)
+        assert refusal(metrics, trust)[0] == 401
         named = urllib.request.Request(metrics, headers={"X-Forwarded-User": "ann"})
         with urllib.request.urlopen(named, timeout=SECONDS, context=trust) as answer:
             assert answer.status == 200 and answer.headers["Content-Security-Policy"] == "frame-ancestors 'none'"

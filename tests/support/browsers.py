@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import ssl
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -94,9 +96,20 @@ def read(address: str) -> str:
         keeping = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
         with keeping.open(address, timeout=SECONDS) as answer:
             text: str = answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        refused.close()  # Python 3.14 warns of one that nobody closes
+        return ""
     except OSError:
         return ""
     return text
+
+
+def refusal(request: str | urllib.request.Request, trust: ssl.SSLContext | None = None) -> tuple[int, str]:
+    """The error status that a server answers, and the text of its page."""
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=SECONDS, context=trust)
+    with refused.value as answer:
+        return answer.code, answer.read().decode()
 
 
 def shown(page: Page, name: str) -> str:
