@@ -341,7 +341,8 @@ def test_every_page_is_built_by_the_server(site: str, cluster: LocalCluster, pat
     """The only test of pages that needs no browser: a browser shows what it says here."""
     built = read(f"{site}/{path}")
     assert f"<title>{title} - Scaler</title>" in built
-    assert {"note", *parts.split()} <= set(re.findall(r"data-testid[^a-z]+([a-z-]+)", built))
+    figures = re.findall(r'"([a-z]+)":"[0-9]', built)
+    assert {"note", *parts.split()} <= {*re.findall(r"data-testid[^a-z]+([a-z-]+)", built), *figures}
     assert cluster.address in built  # which the note says unless what is shown is old
     assert '<html lang="en-US">' in built and "role=main" not in built
 
@@ -550,6 +551,9 @@ def test_the_focus_stays_in_a_table_whose_rows_move_or_leave(page: Page, site: s
     assert page.evaluate(AT) == 2
 
 
+LABEL = "cell => getComputedStyle(cell, '::before').content"
+
+
 def test_on_phones_a_row_is_a_card(page: Page, site: str, client: Client) -> None:
     raised = client.submit(explode, "no")
     assert isinstance(raised.exception(), ValueError)
@@ -559,7 +563,7 @@ def test_on_phones_a_row_is_a_card(page: Page, site: str, client: Client) -> Non
         page.goto(f"{site}/tasks?text={task.task_id:x}")
         wait_shown(page, "tasks", reason)
         card = page.get_by_test_id("tasks").locator("tbody tr")
-        cells = {cell.get_attribute("data-label"): cell for cell in card.locator("td").all()}
+        cells = {cell.evaluate(LABEL).strip('"'): cell for cell in card.locator("td").all()}
         assert cells["state"].inner_text() == state and cells["error or reason"].inner_text() == reason
         boxes = [box for cell in cells.values() if (box := cell.bounding_box()) is not None]
         assert len(boxes) >= 6 and all(box["x"] >= 0 and box["x"] + box["width"] <= 390 for box in boxes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from statistics import median_low
 from typing import Final
@@ -62,7 +62,8 @@ def estimates(model: MonitorModel) -> list[Estimate]:
         key = group.session, group.function
         counts[key] = counts[key][0] + count, counts[key][1] + waiting
         able[key] = max(workers_for(group.needs, group.runtime), able.get(key, 0))
-    means, so_far = _measured(model), _running(model)
+    so_far = _running(model)
+    means = _measured(model, {*so_far, *(function for _, function in counts)})
     hung = {name for name, seconds in so_far.items() if is_hung(model, name, means.get(name, (0.0, 0.0))[0], seconds)}
     # Where most runs that go on have already taken longer than the mean, what they have taken is the mean.
     for name, seconds in so_far.items():
@@ -82,8 +83,8 @@ def is_hung(model: MonitorModel, function: str, mean: float, seconds: float) -> 
     return expected > 0 and seconds > max(HUNG * expected, HUNG_SECONDS)
 
 
-def _measured(model: MonitorModel) -> dict[str, tuple[float, float]]:
-    """Mean and standard deviation of the seconds of each function: as heard, or else as the scheduler says."""
+def _measured(model: MonitorModel, functions: Collection[str]) -> dict[str, tuple[float, float]]:
+    """Mean and standard deviation of the seconds of these functions: as heard, or else as the scheduler says."""
     assert model.status is not None
     found: dict[str, tuple[float, float]] = {}
     for name, seconds in zip(model.status.function_names, model.status.function_seconds, strict=True):
@@ -91,7 +92,8 @@ def _measured(model: MonitorModel) -> dict[str, tuple[float, float]]:
             found.setdefault(name, (seconds, seconds))
     by_function: dict[str, list[RecentRuns]] = defaultdict(list)
     for (name, _), runs in model.run_figures.runs.items():
-        by_function[name].append(runs)
+        if name in functions:
+            by_function[name].append(runs)
     for name, hosts in by_function.items():
         weights = [min(runs.count, RECENT_RUNS) for runs in hosts]
         mean = sum(weight * runs.seconds for weight, runs in zip(weights, hosts, strict=True)) / sum(weights)

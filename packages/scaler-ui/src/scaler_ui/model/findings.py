@@ -366,13 +366,16 @@ def _compared(status: MonitorStatus, column: Iterable[float]) -> Iterator[tuple[
 
 def _medians_of_others(values: Sequence[float]) -> list[float]:
     """Of each value the median of the others, 0 without others: values are sorted once for all."""
-    ranked = sorted(range(len(values)), key=values.__getitem__)
-    found = [0.0] * len(values)
-    middle = (len(values) - 2) // 2, (len(values) - 1) // 2
-    if len(values) > 1:
-        for rank, at in enumerate(ranked):
-            found[at] = sum(values[ranked[place + (place >= rank)]] for place in middle) / 2
-    return found
+    if len(values) < 2:
+        return [0.0] * len(values)
+    ranked = sorted(values)
+    low, high = (len(values) - 2) // 2, (len(values) - 1) // 2
+    # Of the others these are in the middle: those left of a value keep their places, those right of it move one up.
+    both_left, around, both_right = (
+        (ranked[one] + ranked[other]) / 2 for one, other in ((low, high), (low, high + 1), (low + 1, high + 1))
+    )
+    least, most = ranked[low], ranked[high]
+    return [both_left if value > most else both_right if value <= least else around for value in values]
 
 
 def _short_of_room(status: MonitorStatus) -> Iterator[Finding]:

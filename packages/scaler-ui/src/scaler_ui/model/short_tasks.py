@@ -18,7 +18,7 @@ many blocks."""
 FINEST = 240
 WORKERS = 200
 """Of more workers those that ran most short tasks have blocks."""
-LOOKED_AT = 100_000
+LOOKED_AT = 50_000
 """Of more tasks each second, third, or so is looked at."""
 
 
@@ -44,6 +44,7 @@ def blocks(tasks: TaskTable, rows: Column, window: tuple[float, float], name: Ca
     busiest = np.argsort(np.bincount(lines))[-WORKERS:]
     chosen = np.isin(lines, busiest)
     lines, functions, ended, seconds = lines[chosen], functions[chosen], ended[chosen], micros[chosen] / 1e6
+    numbers, functions = np.unique(functions, return_inverse=True)
     names = {}
     for line in busiest.tolist():
         agent, pid = divmod(int(workers[line]), 2**32)
@@ -61,7 +62,7 @@ def blocks(tasks: TaskTable, rows: Column, window: tuple[float, float], name: Ca
             names[first // cells],
             window[0] + first % cells * step,
             window[0] + (first % cells + count) * step,
-            tasks.name_of(function),
+            tasks.name_of(int(numbers[function])),
             min(1.0, every * share / count),
         )
         for first, count, function, share in found
@@ -89,10 +90,10 @@ def _leading(
     task = np.repeat(np.arange(len(spans)), spans)
     cell = first[task] + np.arange(len(task)) - np.repeat(np.cumsum(spans) - spans, spans)
     took = np.minimum(ends[task], cell + 1) - np.maximum(begins[task], cell)
-    names, function = np.unique(functions, return_inverse=True)
-    keys, at = np.unique((lines[task] + cell) * len(names) + function[task], return_inverse=True)
+    count = functions.max() + 1
+    keys, at = np.unique((lines[task] + cell) * count + functions[task], return_inverse=True)
     shares = np.bincount(at, took)
-    places, of = np.unique(keys // len(names), return_inverse=True)
+    places, of = np.unique(keys // count, return_inverse=True)
     order = np.lexsort((shares, of))
     leading = order[np.append(of[order][1:] != of[order][:-1], True)]
-    return places, names[keys[leading] % len(names)], np.bincount(of, shares)
+    return places, keys[leading] % count, np.bincount(of, shares)

@@ -72,6 +72,8 @@ def worker_rows(status: MonitorStatus, quiet: float = 0.0, agents: Collection[in
     """All workers, or those of these agents; the status is `quiet` seconds old."""
     places = {number: place for place, number in enumerate(status.agents)}
     stale = stale_report_seconds(status)
+    starting, blocked, draining = WorkerState.STARTING, WorkerState.BLOCKED, WorkerState.DRAINING
+    with_task = frozenset((WorkerState.RUNNING, blocked))
     rows = []
     for agent, name, pid, state, run, cpu, rss, queued in zip(
         status.worker_agents, status.worker_names, status.worker_pids, status.worker_states, status.worker_runs,
@@ -80,8 +82,7 @@ def worker_rows(status: MonitorStatus, quiet: float = 0.0, agents: Collection[in
         if agents is not None and agent not in agents:
             continue
         at = places[agent]
-        has_task = state in (WorkerState.RUNNING, WorkerState.BLOCKED) or (state == WorkerState.DRAINING and run != 0)
-        flags = (state != WorkerState.STARTING, has_task, state == WorkerState.BLOCKED)
+        has_task = state in with_task or (state == draining and run != 0)
         silence = status.agent_status_ages[at] + quiet
         rows.append(
             WorkerRow(
@@ -99,7 +100,7 @@ def worker_rows(status: MonitorStatus, quiet: float = 0.0, agents: Collection[in
                 sent=queued + has_task,
                 queued=queued,
                 lag=status.agent_round_trips[at],
-                itl="".join(str(int(flag)) for flag in flags),
+                itl=f"{state != starting:d}{has_task:d}{state == blocked:d}",
                 silence=silence,
                 stale=silence > stale,
                 run=run,

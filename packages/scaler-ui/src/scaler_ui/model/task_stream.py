@@ -86,21 +86,16 @@ def stream(model: MonitorModel, seconds: float, *, nested: bool = True) -> TaskS
         worker = worker_name(model.agents.get(agent, "unknown"), pid)
         return worker if worker in present else f"{worker} (gone)"
 
-    again = [
-        _Shown(task, task.ended - task.duration, task.ended, name(task.agent, task.pid))
-        for task in list(tasks.repeated)[-REPEATED_BARS:]
-        if task.ended >= window[0]
-    ]
+    def ended(task: TaskRow) -> _Shown:
+        return _Shown(task, task.ended - task.duration, task.ended, name(task.agent, task.pid))
+
+    again = [ended(task) for task in list(tasks.repeated)[-REPEATED_BARS:] if task.ended >= window[0]]
     running = heapq.nlargest(BARS - len(again), _running(model, status))
     longest, others = tasks.ended_runs(window[0], BARS - len(again) - len(running))
-    found = [
-        (tasks.value("duration", row) / 1e6, tasks.agent(row), tasks.value("pid", row), row) for row in longest.tolist()
+    shown = [
+        *(_Shown(tasks.row(row), status.at - took, status.at, name(agent, pid)) for took, agent, pid, row in running),
+        *(ended(tasks.row(row)) for row in longest.tolist()),
     ]
-    shown = []
-    for took, agent, pid, row in (*running, *found):
-        task = tasks.row(row)
-        end = task.ended or status.at
-        shown.append(_Shown(task, end - took, end, name(agent, pid)))
     further = blocks(tasks, others, window, name)
     keys = _nested_keys(shown) if nested else {each.task.id: (each.worker,) for each in shown}
     workers = {(each.worker,) for each in (*shown, *again)} | {(each.worker,) for each in further}

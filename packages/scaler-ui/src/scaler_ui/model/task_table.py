@@ -595,10 +595,17 @@ class TaskTable:
         Those are the longest ones; up to half are runs that failed, however short.
         """
         rows = np.flatnonzero((self._view("ended") >= since) & (self._view("pid") != 0))
-        if (cut := len(rows) - count) <= 0:
+        if len(rows) <= count:
             return rows, rows[:0]
-        lengths = self._view("duration")[rows].astype(float)
-        failed = np.flatnonzero(np.isin(self._view("status")[rows], (Status.RAISED, Status.FAILED)))
-        lengths[failed[np.argsort(lengths[failed])[-(count // 2) :]]] = np.inf
-        order = np.argpartition(lengths, min(cut, len(rows) - 1))
-        return rows[order[cut:]], np.sort(rows[order[:cut]])
+        lengths, status = self._view("duration")[rows].astype(float), self._view("status")[rows]
+        failed = np.flatnonzero((status == Status.RAISED) | (status == Status.FAILED))
+        lengths[failed[_longest(lengths[failed], count // 2)]] = np.inf
+        chosen = np.zeros(len(rows), bool)
+        chosen[_longest(lengths, count)] = True
+        return rows[chosen], rows[~chosen]
+
+
+def _longest(lengths: Column, count: int) -> Column:
+    """The places of so many of the longest, or of all."""
+    places: Column = np.argpartition(lengths, -count)[-count:] if 0 < count < len(lengths) else np.arange(len(lengths))
+    return places[:count]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from operator import getitem
+from typing import Any, TypeVar
 
 from scaler_protocol import status_counts
 from scaler_protocol.ids import worker_name
@@ -21,10 +22,11 @@ from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.moments import Moment, mean_latency
 from scaler_ui.model.reasons import briefly
-from scaler_ui.model.tables import current_tasks, function_of, worker_rows
+from scaler_ui.model.tables import WorkerRow, current_tasks, function_of, worker_rows
 from scaler_ui.model.task_table import ENDINGS, STATES, TaskRow, TaskSubset
 
 Row = dict[str, Any]
+V = TypeVar("V")
 ERROR = Text(160)
 """The limit of an error in a table: how a worker died has room, with the number of lost runs."""
 EVENT = Text(300)
@@ -43,12 +45,19 @@ class TablePage:
 
 
 def page_of(rows: list[Row], request: PageRequest, names: Sequence[str]) -> TablePage:
+    return TablePage(*part_of(rows, request, names, getitem))
+
+
+def part_of(
+    rows: list[V], request: PageRequest, names: Sequence[str], value: Callable[[V, str], Any]
+) -> tuple[list[V], int]:
+    """Those of the rows that are requested, and how many match: their text is searched in the values of these names."""
     text = request.text.lower()
     if text:
-        rows = [row for row in rows if any(text in str(row[name]).lower() for name in names)]
+        rows = [row for row in rows if any(text in str(value(row, name)).lower() for name in names)]
     if request.order:
-        rows = sorted(rows, key=lambda row: row[request.order], reverse=request.descending)
-    return TablePage(rows[request.first : request.first + request.count], len(rows))
+        rows = sorted(rows, key=lambda row: value(row, request.order), reverse=request.descending)
+    return rows[request.first : request.first + request.count], len(rows)
 
 
 TASK_ORDERS = {"client": "session"}
@@ -134,32 +143,34 @@ def workers(model: MonitorModel, request: PageRequest, now: float) -> TablePage:
     """Workers; the text is searched in names, states and capabilities."""
     if model.status is None:
         return TablePage([], 0)
-    # Browsers have no integers of 64 bits, and names and process ids repeat from host to host.
     found = worker_rows(model.status, now - model.heard)
-    rows: list[Row] = [
+    tasks = dict(zip((row.run for row in found), current_tasks(model, [row.run for row in found]), strict=True))
+
+    def value(row: WorkerRow, name: str) -> Any:
+        task = tasks[row.run]
+        if name == "task":
+            return f"{task.id:x}" if task else ""
+        return function_of(model, row, task) if name == "function" else getattr(row, name)
+
+    searched = ("worker", "name", "agent", "host", "state", "function", "capabilities")
+    shown, total = part_of(found, request, searched, value)
+    # Browsers have no integers of 64 bits, and names and process ids repeat from host to host.
+    return TablePage([
         {
             **row._asdict(),
             "run": f"{row.run:x}",
             "key": f"{row.number}/{row.pid}",
-            "task": f"{task.id:x}" if task else "",
-            "function": function_of(model, row, task),
+            "task": value(row, "task"),
+            "function": value(row, "function"),
+            "agt_cpu": percent(row.agt_cpu, 1),
+            "agt_rss": size(row.agt_rss),
+            "cpu": percent(row.cpu, 1),
+            "rss": size(row.rss),
+            "lag": duration(row.lag),
+            "silence": f"{row.silence:.0f} s{' (stale)' if row.stale else ''}",
         }
-        for row, task in zip(found, current_tasks(model, [row.run for row in found]), strict=True)
-    ]
-    page = page_of(rows, request, ("worker", "name", "agent", "host", "state", "function", "capabilities"))
-    shown = [
-        {
-            **row,
-            "agt_cpu": percent(row["agt_cpu"], 1),
-            "agt_rss": size(row["agt_rss"]),
-            "cpu": percent(row["cpu"], 1),
-            "rss": size(row["rss"]),
-            "lag": duration(row["lag"]),
-            "silence": f"{row['silence']:.0f} s{' (stale)' if row['stale'] else ''}",
-        }
-        for row in page.rows
-    ]
-    return TablePage(shown, page.total)
+        for row in shown
+    ], total)  # fmt: skip
 
 
 def clients(model: MonitorModel, request: PageRequest) -> TablePage:

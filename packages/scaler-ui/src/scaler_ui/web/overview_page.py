@@ -47,6 +47,27 @@ def preview(found: Iterable[Finding], figures: Mapping[str, str]) -> str:
     )
 
 
+class FindingList(ui.element, component="findings.js"):
+    """How far the work is, and what is wrong."""
+
+    def __init__(self, found: list[Finding]) -> None:
+        super().__init__()
+        self.show(found)
+
+    def show(self, found: list[Finding]) -> None:
+        """Show these findings; nothing is sent if they have not changed."""
+        shown = [
+            {
+                "severity": finding.severity.name.lower(),
+                **dict(zip(("before", "subject", "behind"), finding.parts, strict=True)),
+                "address": address(finding.place, finding.subject),
+            }
+            for finding in found
+        ]
+        if self.props.get("findings") != shown:
+            self.props["findings"] = shown
+
+
 class OverviewPage:
     """The content of the page."""
 
@@ -60,8 +81,7 @@ class OverviewPage:
     def fill(self) -> None:
         """Fill the page."""
         heading("Overview")
-        with ui.card().classes("panel findings").props('data-testid="findings" role="status"'):
-            self._findings()
+        found = FindingList(self._listening.findings())
         shown, points = views.figures(self._model), views.lines(self._model)
         large = Figures(views.LARGE_FIGURES, shown, large=True)
         with ui.element("div").classes("halves"):
@@ -75,34 +95,10 @@ class OverviewPage:
         small = Figures(views.SMALL_FIGURES, shown)
 
         def refresh() -> None:
+            found.show(self._listening.findings())
             shown = views.figures(self._model)
             large.show(shown)
             small.show(shown)
             charts.show(views.lines(self._model))
-
-        ui.timer(REFRESH_SECONDS, refresh, immediate=False)
-
-    def _findings(self) -> None:
-        """How far the work is, and what is wrong."""
-
-        @ui.refreshable
-        def sentences(found: list[Finding]) -> None:
-            for finding in found:
-                before, subject, behind = finding.parts
-                with ui.element("div").classes(f"is-{finding.severity.name.lower()}"):
-                    ui.label(before)
-                    if subject:
-                        ui.link(subject, address(finding.place, finding.subject))
-                        ui.label(behind)
-
-        shown = self._listening.findings()
-        sentences(shown)
-
-        def refresh() -> None:
-            nonlocal shown
-            now = self._listening.findings()
-            if now != shown:
-                shown = now
-                sentences.refresh(now)
 
         ui.timer(REFRESH_SECONDS, refresh, immediate=False)

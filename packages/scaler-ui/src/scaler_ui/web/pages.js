@@ -38,9 +38,11 @@ const nameOf = (link) => link.closest('tr').cells[0].innerText;
 // Makes tables sortable by keyboard, and keeps the link of the current page visible on narrow screens. Slots are not used, because every update replaces them, and the focus is lost.
 new MutationObserver(() => {
   for (const head of document.querySelectorAll('th.sortable')) {
-    if (!head.hasAttribute('tabindex')) head.tabIndex = 0;  // setting it again has the browser style the whole table
-    const order = head.classList.contains('sort-desc') ? 'descending' : 'ascending';
-    head.ariaSort = head.classList.contains('sorted') ? order : 'none';
+    // Setting an attribute again has the browser style the whole table.
+    if (!head.hasAttribute('tabindex')) head.tabIndex = 0;
+    const sorted = head.classList.contains('sort-desc') ? 'descending' : 'ascending';
+    const order = head.classList.contains('sorted') ? sorted : 'none';
+    if (head.ariaSort !== order) head.ariaSort = order;
   }
   // Options are children of the list only if nothing between them can have the focus.
   document.querySelectorAll('[role=listbox] > [tabindex]:not([role])').forEach((between) => between.removeAttribute('tabindex'));

@@ -233,29 +233,28 @@ def _column(name: str, title: str, kind: TableKind) -> dict[str, Any]:
     elif name in _CODES:
         column["classes"] = "code"
     elif name in _NAMES:
-        column["classes"] = "clipped"
+        column["classes"] = f"clipped {name}"
     elif name in _SENTENCES:
         column["classes"] = "wide"
     return column
 
 
-class Figures:
+class Figures(ui.element, component="figures.js"):
     """Numbers with names."""
 
     def __init__(self, names: tuple[str, ...], texts: dict[str, str], *, large: bool = False) -> None:
-        with ui.element("div").classes("figures large" if large else "figures"):
-            self._cards = {name: self._card(name, texts.get(name, "")) for name in names}
-
-    @staticmethod
-    def _card(name: str, text: str) -> ui.label:
-        with ui.card().classes("panel figure"):
-            ui.label(name).classes("name")
-            return ui.label(text).classes("value").props(f'data-testid="{name}"')
+        super().__init__()
+        if large:
+            self.classes("large")
+        self.props["figures"] = dict.fromkeys(names, "")
+        self.show(texts)
 
     def show(self, texts: dict[str, str]) -> None:
         """Show these numbers; others stay unchanged."""
-        for name, card in self._cards.items():
-            card.text = texts.get(name, card.text)
+        shown = self.props["figures"]
+        changed = {name: text for name, text in texts.items() if shown.get(name, text) != text}
+        if changed:
+            shown.update(changed)
 
 
 class FactList(ui.element, component="facts.js"):
