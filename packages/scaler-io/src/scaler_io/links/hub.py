@@ -279,12 +279,17 @@ class Hub:
 
     def due(self) -> float | None:
         """When `tick` must be called; None if no peer is connected."""
-        times = [self._heartbeats[0].heartbeat_at + self.heartbeat_seconds] if self._heartbeats else []
-        if times and self._ticked_at is not None:
-            times.append(self._ticked_at + self._heartbeat)  # a longer wait would be taken for a pause
-        times += [first.stream.acknowledge_at for owing in self._owing if (first := _first(owing)) is not None]
-        times += [at for peer in self._watched if (at := peer.loss_due(self.kept_limits)) < math.inf]
-        return min(times, default=None)
+        due = math.inf
+        if self._heartbeats:
+            due = self._heartbeats[0].heartbeat_at + self.heartbeat_seconds
+            if self._ticked_at is not None:
+                due = min(due, self._ticked_at + self._heartbeat)  # a longer wait would be taken for a pause
+        for owing in self._owing:
+            if owing and (first := _first(owing)) is not None:
+                due = min(due, first.stream.acknowledge_at)
+        for peer in self._watched:
+            due = min(due, peer.loss_due(self.kept_limits))
+        return due if due < math.inf else None
 
     def _exclude_pause(self, now: float) -> None:
         """Do not count time in which this process was paused as silence: messages that came meanwhile may be unread."""

@@ -198,11 +198,12 @@ class ServiceTurn:
             if arrived or count < self._batch or self._clock() > until:
                 break
         self._batch = max(1, received) if arrived else min(_BATCH, 2 * self._batch)
-        if now >= self._tick_at:
+        must_tick = now >= self._tick_at
+        if must_tick:
             for peer, event in self._hub.tick(now):
                 self._handle_link_event(peer, event, now)
             self._tick_at = now + _IDLE_SECONDS
-        if (due := self._hub.due()) is not None:
+        if (must_tick or received) and (due := self._hub.due()) is not None:
             self._tick_at = min(self._tick_at, due)
 
     def _handle_link_event(self, peer: bytes, event: HubEvent, now: float) -> None:
