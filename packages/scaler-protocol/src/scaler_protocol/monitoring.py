@@ -38,6 +38,9 @@ class TaskStep:
     """No change of state, but whose tasks they are: a task has submitted them, the subject."""
     LACKING: Final = 6
     """They end next, without a run: they need the subject, a task that has ended without a value."""
+    AGAIN: Final = 7
+    """Their runs are over and they wait next, to run again: the worker was lost, or the run raised and has another
+    attempt. The subject is the agent. Statuses and profiles follow."""
 
 
 class EventKind:
@@ -227,7 +230,8 @@ class TaskEvents:
 
     A batch is a step, its subject, a time and so many tasks: `batches` holds one PACKED_BATCH for each. `tasks` holds
     the packed ids of all batches one behind the other, `runs` the run of the first task of each ASSIGNED one;
-    `statuses` (one byte each) and `profiles` are those of the ENDED ones. These columns, and `edges`, are byte planes.
+    `statuses` (one byte each) and `profiles` are those of the ENDED and AGAIN ones. These columns, and `edges`, are
+    byte planes.
     The `group_…` columns describe groups before a batch names them. The `edge_…` columns say of each piece of a graph
     that was submitted which graph it is, the id of the graph's first node, and how many of the PACKED_EDGE records of
     `edges` are of this piece. The numbers of texts, and of what tasks have printed, grow while the scheduler runs.

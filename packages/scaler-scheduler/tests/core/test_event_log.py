@@ -11,12 +11,14 @@ import pytest
 
 from scaler_protocol.byte_planes import from_planes
 from scaler_protocol.codec import decode, encode
+from scaler_protocol.errors import WorkerDiedError, describe
 from scaler_protocol.ids import first_task, function_id
-from scaler_protocol.messages import Group, Status, Submit
+from scaler_protocol.messages import Done, Group, Run, Status, Submit
 from scaler_protocol.monitoring import PACKED_BATCH, PACKED_EDGE, MonitorStatus, TaskEvents, TaskStep
 from scaler_protocol.objects import Reference
 from scaler_protocol.operations import Drain
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.profiles import PROFILE, Profile
 from scaler_protocol.tracebacks import headline
 from scaler_scheduler.core.history import TRACEBACK_LIMIT
 from scaler_scheduler.core.snapshot import ProcessStats
@@ -32,6 +34,24 @@ LAST = 2**32 - 1
 def driver(make_driver: type[SchedulerDriver]) -> SchedulerDriver:
     """A fresh scheduler; it is the tests that listen."""
     return make_driver()
+
+
+@pytest.mark.parametrize("status", [Status.LOST, Status.RAISED])
+def test_a_run_whose_task_runs_again_is_told_with_its_profile(driver: SchedulerDriver, status: int) -> None:
+    event_log = driver.core.state.event_log
+    event_log.start([], [])
+    client, agent = driver.client(), driver.agent()
+    (task,) = driver.submit(client, retries=1)
+    (run,) = driver.take(agent, Run)
+    profile = Profile(200_000, 10, 5_000_000, 103, 0, 1).packed()
+    error = describe(WorkerDiedError("it was killed")) if status == Status.LOST else pickle.dumps(ValueError())
+    driver.feed(agent, Done([task], [status], Payloads([error]), runs=[run.first_run], profiles=profile))
+    told = event_log.take(0.0)
+    assert told is not None
+    steps = [step for step, *_ in PACKED_BATCH.iter_unpack(from_planes(told.batches, PACKED_BATCH.size))]
+    assert steps[-3:] == [TaskStep.AGAIN, TaskStep.WAITING, TaskStep.ASSIGNED] and TaskStep.ENDED not in steps
+    assert from_planes(told.statuses, 1) == bytes([status])
+    assert from_planes(told.profiles, PROFILE.size) == profile
 
 
 def test_numbers_of_groups_agents_and_graphs_go_beyond_32_bits(driver: SchedulerDriver) -> None:

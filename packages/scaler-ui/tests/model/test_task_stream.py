@@ -90,6 +90,23 @@ def test_a_run_that_was_lost_with_its_worker_has_a_bar_beside_that_of_the_next_r
     assert task_stream.stream(model, 3.5).lines == ["vm:2-101"]
 
 
+def test_a_run_that_no_status_has_seen_has_a_bar_if_its_task_runs_again(publications: Publications) -> None:
+    lost = Profile(200_000, 0, 5_000_000, 103, 0, 1).packed()
+    model = publications.model_of(
+        publications.status(1, at=1000.0, worker_runs=(0, 0)),
+        publications.groups((9, "math:sqrt", 7, 0, "", "")),
+        publications.batch(TaskStep.WAITING, 9, 1, time=1000.1),
+        publications.batch(TaskStep.ASSIGNED, 1, 1, time=1000.2, first_run=501),
+        publications.batch(TaskStep.AGAIN, 1, 1, time=1000.7, statuses=bytes([Status.LOST]), profiles=lost),
+        publications.batch(TaskStep.WAITING, 9, 1, time=1000.7),
+        publications.batch(TaskStep.AGAIN, 1, 2, time=1000.7, statuses=bytes([Status.LOST]), profiles=lost),  # unknown
+        publications.status(1, at=1001.0, worker_runs=(0, 0)),
+    )
+    (bar,) = task_stream.stream(model, 60).bars
+    assert bar[1:7] == [1_000_500, 1_000_700, "math:sqrt", "run again", "1", "vm:1-103 (gone)"]
+    assert model.tasks.row(0).state == "waiting" and len(model.tasks) == 1
+
+
 def test_the_last_repeated_runs_are_remembered(publications: Publications) -> None:
     model = publications.model_of(
         publications.status(1, at=1000.0), publications.groups((9, "math:sqrt", 7, 0, "", ""))

@@ -192,7 +192,7 @@ class Completion:
             self._drop(agent, report, position, stored, now)
             self.end_children(record, now)
             return
-        elif self._runs_again(record, status, report.results[position], now):
+        elif self._runs_again(record, report, position, now):
             self._drop(agent, report, position, stored, now)
             return
         record.agent = agent
@@ -241,10 +241,11 @@ class Completion:
         elif record.state == ASSIGNED:
             self._state.take_over(record)
 
-    def _runs_again(self, record: TaskRecord, status: int, payload: bytes, now: float) -> bool:
-        """Count a run that ended with this status; returns whether the task runs again, and queues it."""
+    def _runs_again(self, record: TaskRecord, report: Done, position: int, now: float) -> bool:
+        """Count a run that ended so; returns whether the task runs again, and queues it."""
+        status = report.statuses[position]
         if status == Status.LOST:
-            again = self._lost_runs.is_repeated(record, payload)
+            again = self._lost_runs.is_repeated(record, report.results[position])
         elif status == Status.RAISED:
             retries = record.group.group.retries
             again = bool(retries) and record.note().raised_runs < retries
@@ -259,6 +260,7 @@ class Completion:
                 if status == Status.RAISED:
                     self.speculation.stop(record, now)
                 if not self.speculation.take_over(record, now):
+                    self._state.event_log.again(record, status, profile_of(report, position))
                     self._state.queue([record], now, first=True)
             if self._state.recorder is not None:
                 self._state.recorder.attempts(record)

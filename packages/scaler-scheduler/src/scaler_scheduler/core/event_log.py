@@ -140,6 +140,13 @@ class EventLog:
         self._statuses += statuses
         self._profiles.append(profiles)
 
+    def again(self, task: TaskRecord, status: int, profile: bytes) -> None:
+        """The run of this task is over, and the task runs again: `entered` is called next."""
+        if self.listening and task.agent is not None:
+            self._step(TaskStep.AGAIN, task.agent.number, (task.id,))
+            self._statuses.append(status)
+            self._profiles.append(profile)
+
     def waited(self, waits: Iterable[tuple[float, int]]) -> None:
         """Tasks are sent to agents that have waited since these times, at each so many."""
         self.wait_durations.add_waits(waits, self.now)

@@ -118,7 +118,7 @@ def _is_sound(message: MonitorMessage) -> bool:
         return True
     found = list(PACKED_BATCH.iter_unpack(from_planes(message.batches, PACKED_BATCH.size)))
     assigned = [size for step, _, size, _ in found if step == TaskStep.ASSIGNED]
-    ended = sum(size for step, _, size, _ in found if step == TaskStep.ENDED)
+    ended = sum(size for step, _, size, _ in found if step in (TaskStep.ENDED, TaskStep.AGAIN))
     return (
         _are_capabilities(message.group_capabilities)
         and record_count(message.tasks) == sum(size for _, _, size, _ in found)
@@ -127,7 +127,7 @@ def _is_sound(message: MonitorMessage) -> bool:
         and record_count(message.statuses) == record_count(message.profiles) == ended
         and record_count(message.edges) == sum(message.edge_counts)
         and max(from_planes(message.statuses, 1), default=0) <= Status.LOST
-        and all(step <= TaskStep.LACKING and MOMENT.fits(message.since + after / 1e6) for step, _, _, after in found)
+        and all(step <= TaskStep.AGAIN and MOMENT.fits(message.since + after / 1e6) for step, _, _, after in found)
     )
 
 

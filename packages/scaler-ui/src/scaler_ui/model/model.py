@@ -357,11 +357,14 @@ class MonitorModel:
                 self.tasks.stand(tasks, step, subject, function, group.session, time)
             elif step == TaskStep.ASSIGNED:
                 self.tasks.assign(tasks, subject, next(first_runs)[0], time)
-            elif step == TaskStep.ENDED:
+            elif step in (TaskStep.ENDED, TaskStep.AGAIN):
                 statuses = every_status[ended : ended + size]
                 profiles = every_profile[PROFILE.size * ended : PROFILE.size * (ended + size)]
                 ended += size
-                self._end(tasks, subject, statuses, profiles, time)
+                if step == TaskStep.ENDED:
+                    self._end(tasks, subject, statuses, profiles, time)
+                else:
+                    self.tasks.run_ended(tasks, subject, profiles, time)
             elif step == TaskStep.CANCELLED:
                 self._leave(tasks, time)
             elif step == TaskStep.NESTED:

@@ -301,6 +301,16 @@ class TaskTable:
         self._ran(row, profile)
         self._has_ended((row,))
 
+    def run_ended(self, tasks: Iterable[int], agent: int, profiles: bytes, time: float) -> None:
+        """Record what the runs were whose tasks wait next; of a run without a process only what was seen is known."""
+        place = self._agent_place(agent)
+        for task, record in zip(tasks, PROFILE.iter_unpack(profiles), strict=True):
+            profile = Profile._make(record)
+            if profile.pid and (row := self._live.get(task)) is not None:
+                self._columns["agent"][row] = place
+                self._ran(row, profile)
+                self._started[row] = time - profile.duration_us / 1e6
+
     def _ran(self, row: int, profile: Profile) -> None:
         for name, figure in zip(_PROFILED, profile, strict=True):
             self._columns[name][row] = figure
