@@ -270,6 +270,11 @@ def test_why_a_worker_died(listening: Listening, user: Client, tmp_path: Path) -
     listening.wait_for(lambda model: told(model) == {0, future.task_id}, SECONDS)  # of the task, and of the worker
     (worker, *_) = [event.text for event in listening.model.events if "SIGKILL" in event.text and not event.task]
     assert worker.endswith(f"was killed by SIGKILL while it ran task {future.task_id:x}")
+    repeated = [each for each in listening.model.tasks.repeated if each.id == future.task_id]
+    assert [each.attempt for each in repeated] == [*range(1, 1 + len(repeated))]  # however short they were
+    died = {f"-{each.pid})" for each in repeated}
+    assert len(died) == len((tmp_path / "runs").read_text().splitlines()) - 1
+    assert all(any(name in event.text for event in listening.model.events) for name in died)
 
 
 def test_why_an_idle_worker_died(listening: Listening) -> None:

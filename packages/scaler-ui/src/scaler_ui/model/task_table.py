@@ -310,6 +310,7 @@ class TaskTable:
                 self._columns["agent"][row] = place
                 self._ran(row, profile)
                 self._started[row] = time - profile.duration_us / 1e6
+                self._repeat(row, time)
 
     def _ran(self, row: int, profile: Profile) -> None:
         for name, figure in zip(_PROFILED, profile, strict=True):
