@@ -58,6 +58,19 @@ def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
+class Chart(ui.echart):
+    """A chart as SVG. A browser draws it once when it is new: NiceGUI would have it drawn again after that."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        super().__init__(options, renderer="svg")
+        self._update_method = None
+
+    def redraw(self) -> None:
+        """Draw it with the options as they are now."""
+        self._update_method = "update_chart"
+        self.update()
+
+
 class LinesOverTime:
     """Charts one below the other, with one axis of time and one cursor."""
 
@@ -73,7 +86,7 @@ class LinesOverTime:
             self._add(options, place, line, points, is_last=place == len(lines) - 1)
         titles = ", ".join(line.title for line in lines)
         with ui.card().classes("panel chart"):
-            self._chart = ui.echart(options, renderer="svg").props(f'role=img aria-label="{titles}"')
+            self._chart = Chart(options).props(f'role=img aria-label="{titles}"')
             self._chart.style(f"height: {_LINE_PIXELS * len(lines) + _AXIS_PIXELS}px")
 
     @staticmethod
@@ -114,7 +127,7 @@ class LinesOverTime:
             return
         for series, data in zip(self._chart.options["series"], drawn, strict=True):
             series[":data"] = data
-        self._chart.update()
+        self._chart.redraw()
 
 
 class Legend(ui.element, component="legend.js"):
@@ -225,7 +238,7 @@ class Timeline:
             ],
         }  # fmt: skip
         self._fill(options, stream)
-        self._chart = ui.echart(options, renderer="svg").style(_height(stream))
+        self._chart = Chart(options).style(_height(stream))
         self._chart.props('role=img aria-label="Tasks of each worker over time"')
         self._chart.on("componentClick", js_handler=_OPEN)
 
@@ -239,7 +252,7 @@ class Timeline:
 
     def _draw(self) -> None:
         self._fill(self._chart.options, self._shown)
-        self._chart.update()
+        self._chart.redraw()
 
     def _fill(self, options: dict[str, Any], stream: TaskStream) -> None:
         begin, end = (round(1000 * at) for at in stream.window)
