@@ -64,8 +64,8 @@ def test_an_agent_starts_workers_when_it_can_again(tmp_path: Path) -> None:
 
 def test_a_client_without_threads_restores_what_storage_has_lost_when_it_can_again(tmp_path: Path) -> None:
     address = f"tcp://127.0.0.1:{free_ports(1)}"
-    storage = Service(tmp_path / "storage.log", "scaler_storage", address)
     with process_limit() as limit, Services(tmp_path, "--object-storage-address", address) as services:
+        storage = Service(tmp_path / "storage.log", "scaler_storage", address)
         services.add_agent(1)
         command = [sys.executable, "-c", CLIENT, services.address]
         log = tmp_path / "client.log"
