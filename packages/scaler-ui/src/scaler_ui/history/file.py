@@ -8,7 +8,7 @@ import sqlite3
 import sys
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -261,7 +261,12 @@ def _signed_task(task: KeptTask) -> tuple[Any, ...]:
 
 def write_workload(workload: Workload) -> str:
     """A workload as JSON."""
-    return json.dumps(asdict(workload), separators=(",", ":"))
+    # `asdict` would copy each number of its counts, which takes ten times as long.
+    return json.dumps(workload, default=_values, separators=(",", ":"))
+
+
+def _values(counted: Workload | DurationCounts) -> dict[str, Any]:
+    return {each.name: getattr(counted, each.name) for each in fields(counted)}
 
 
 def read_workload(text: str) -> Workload:

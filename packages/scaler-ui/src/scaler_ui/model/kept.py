@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -166,7 +165,7 @@ class Changes:
         model.minutes.new.clear()
         kept.at = model.status.at if model.status is not None else 0.0
         table = model.workloads
-        kept.workloads = [deepcopy(table.rows[number]) for number in sorted(table.changed)]  # others go on counting
+        kept.workloads = [table.rows[number].copy() for number in sorted(table.changed)]
         kept.forgotten = sorted(table.forgotten)
         table.changed.clear()
         table.forgotten.clear()

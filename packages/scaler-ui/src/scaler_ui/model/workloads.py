@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import field
+from dataclasses import field, replace
 
 from scaler_protocol.ids import is_nested
 from scaler_protocol.lazy_dataclass import dataclass
@@ -41,6 +41,10 @@ class DurationCounts:
         self.longest = max(self.longest, seconds)
         bucket = round(math.log(max(seconds, _LEAST)) / _STEP)
         self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
+
+    def copy(self) -> DurationCounts:
+        """The same counts, which do not go on."""
+        return replace(self, buckets=self.buckets.copy())
 
     @property
     def count(self) -> int:
@@ -85,6 +89,16 @@ class Workload:
     """Failures by type of exception."""
     transfers: float = 0.0
     """In which objects were fetched and results stored."""
+
+    def copy(self) -> Workload:
+        """The same figures, which do not go on."""
+        return replace(
+            self,
+            endings=self.endings.copy(),
+            runs=self.runs.copy(),
+            waits=self.waits.copy(),
+            exceptions=self.exceptions.copy(),
+        )
 
     @property
     def tasks(self) -> int:
