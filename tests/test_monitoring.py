@@ -451,7 +451,7 @@ def test_top_in_a_terminal(terminal: Screen, user: Client, gate: Gate) -> None:
     terminal.press("n")
     terminal.read_until(r"\[worker\]")
     terminal.press("\r")
-    terminal.read_until(r"(?s)state .*process")
+    terminal.read_until(r"(?s)state .*in logs")
     terminal.resize(24, 100)
     terminal.read_until(r"all keys\[\?\]")  # what a low screen has instead of the list of keys
     for arrival in arrivals:

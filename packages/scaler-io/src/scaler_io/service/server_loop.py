@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from scaler_io.links.effects import Log, Send, Stop, perform_each
 from scaler_io.links.events import HubEvent, SendFailed
 from scaler_io.links.hub import Hub
-from scaler_io.links.streams import Frames
+from scaler_io.links.streams import ACK_SECONDS, Frames
 from scaler_io.service.logs import write
 from scaler_io.service.sweep import Sweep
 from scaler_io.service.turn_loop import TurnLoop
@@ -198,13 +198,13 @@ class ServiceTurn:
             if arrived or count < self._batch or self._clock() > until:
                 break
         self._batch = max(1, received) if arrived else min(_BATCH, 2 * self._batch)
-        must_tick = now >= self._tick_at
-        if must_tick:
+        if received:
+            self._tick_at = min(self._tick_at, now + ACK_SECONDS)
+        if now >= self._tick_at:
             for peer, event in self._hub.tick(now):
                 self._handle_link_event(peer, event, now)
-            self._tick_at = now + _IDLE_SECONDS
-        if (must_tick or received) and (due := self._hub.due()) is not None:
-            self._tick_at = min(self._tick_at, due)
+            due = self._hub.due()
+            self._tick_at = now + _IDLE_SECONDS if due is None else due
 
     def _handle_link_event(self, peer: bytes, event: HubEvent, now: float) -> None:
         """Pass an event to the core that is no message of the peer."""
@@ -237,6 +237,7 @@ class ServiceTurn:
         for route, written in outgoing:
             if not self._send(route, written):
                 self._hub.unreachable(route, now, written)
+                self._tick_at = min(self._tick_at, now + ACK_SECONDS)
         for route in cuts:
             self._listener.cut(route)
         if self._hub.is_tick_due:
