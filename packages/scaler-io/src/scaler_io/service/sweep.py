@@ -15,7 +15,7 @@ from scaler_io.transport.connections import SWEEP_SECONDS
 _SHARE: Final = 0.05
 """Largest share of a processor that examining takes."""
 _STALL_SECONDS: Final = 0.5
-"""A loop that stood still for longer has not read what was sent meanwhile, so this counts as this time."""
+"""At most so much of a delay is counted: a loop that stood still has not read what was sent meanwhile."""
 
 
 class Sweep:
@@ -33,7 +33,7 @@ class Sweep:
         self._asked = SWEEP_SECONDS
         """The seconds that the last look has asked for."""
         self._least = 0.0
-        """The seconds that must pass after it to keep the share."""
+        """The seconds that must pass after it, so that looking takes no more than its share."""
         self._timer = self._loop.call_later(SWEEP_SECONDS, self._on_time)
 
     def _on_time(self) -> None:
