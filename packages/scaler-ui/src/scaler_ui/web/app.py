@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from scaler_ui.history.keeper import HistoryKeeper
 
 # /usr/include/malloc.h
-_M_ARENA_MAX = -8
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
+_LARGE_BYTES = 256 << 10
 END_SECONDS = 3
 """How long answers that are under way may take after a signal: a reader may never take his."""
 LOOK_SECONDS = 0.1
@@ -174,7 +175,7 @@ def run_pages() -> None:
         from scaler_io.service.process import die_with_parent  # for Linux only
 
         die_with_parent(options.parent_pid)
-    _use_one_arena()
+    return_freed_memory()
     token = token_for(options)
     warning = check_tls(options.tls_cert, options.tls_key)
     if warning:
@@ -185,12 +186,17 @@ def run_pages() -> None:
     serve(listening, options, token)
 
 
-def _use_one_arena() -> None:
-    """Have all threads allocate from one arena of glibc: freed memory stays in the arena, and in all of several."""
+def return_freed_memory() -> None:
+    """Have glibc return the memory of freed columns to the system.
+
+    Freed memory stays in an arena, so all threads use one; a large block has a mapping of its own, as long as the
+    threshold for that does not grow by itself, see mallopt(3).
+    """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         if hasattr(libc, "mallopt"):
             libc.mallopt(_M_ARENA_MAX, 1)
+            libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def _check_free(options: WebOptions) -> None:
