@@ -71,6 +71,7 @@ from scaler_protocol.operations import Drain, TakeProfile
 from scaler_protocol.outputs import TRACEBACK
 from scaler_protocol.storage import DeleteObjects
 from scaler_worker.agent.core import events
+from scaler_worker.agent.core.assigning import Assigning
 from scaler_worker.agent.core.deaths import Deaths
 from scaler_worker.agent.core.draining import Draining
 from scaler_worker.agent.core.events import AgentEffect
@@ -98,6 +99,7 @@ class AgentCore:
         self.functions = FunctionTable(config.task_timeout_seconds)
         self._results = ResultBuffer(config.name)
         self.in_flight = InFlight(self.workers, self.functions, self._results, dict(config.consumables))
+        self._assigning = Assigning(self.workers, self.in_flight)
         self._deaths = Deaths(self.workers, self.in_flight, config.host, config.secret)
         self._nesting = Nesting(self.workers, self.in_flight)
         self._memory = MemoryLimit(self.workers, self.in_flight, config.memory_limit_per_worker, config.host)
@@ -189,7 +191,7 @@ class AgentCore:
         """Make every pending decision once; returns the effects in order."""
         in_flight = self.in_flight
         self._do_what_is_due(now)
-        in_flight.send_waiting(now)
+        self._assigning.send_waiting(now)
         self._effects += self.workers.balance(in_flight.waiting_count, now)
         if self._listing and self.workers.is_complete:
             self._list_processes()

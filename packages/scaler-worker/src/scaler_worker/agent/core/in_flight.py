@@ -1,16 +1,15 @@
-"""Runs in flight: assigning runs to workers, taking results, reclaiming, timeouts. A part of AgentCore."""
+"""Runs in flight: sending them to workers, taking results, reclaiming, timeouts. A part of AgentCore."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Final
 
 from scaler_io.links.effects import Log
-from scaler_protocol.errors import ScalerError, TaskTimeoutError, WorkerDiedError, describe, restore
+from scaler_protocol.errors import ScalerError, TaskTimeoutError, describe, restore
 from scaler_protocol.ids import SESSION_BITS
 from scaler_protocol.messages import Message, Returned, Status, Withdraw, WorkerState, pieces_of
 from scaler_protocol.objects import REFERENCE_BYTES
@@ -25,7 +24,6 @@ from scaler_worker.agent.core.records import (
     NO_RUN,
     OVERDUE_SECONDS,
     RUN,
-    SEPARATE_MICROSECONDS,
     TASK,
     Datagram,
     Entry,
@@ -38,8 +36,6 @@ from scaler_worker.agent.core.waiting_runs import WaitingRuns
 from scaler_worker.agent.core.workers import Workers
 from scaler_worker.ipc import frames
 
-BATCH_MICROSECONDS: Final = 8_000.0
-"""Work per datagram: each result that is read separately costs the host most of a millisecond."""
 SWEEP_SECONDS: Final = 0.001
 LONGEST_SWEEP_SECONDS: Final = 0.008
 """Bounds of the interval between two sweeps of result pipes."""
@@ -62,8 +58,6 @@ class InFlight:
         self.waiting = WaitingRuns()
         self.pinned = PinnedRuns()
         self.limited = LimitedRuns(consumables)
-        self._kept_free: set[int] = set()
-        """Workers that are sent nothing ahead, since limited runs wait for one."""
         self.kept = KeptOutcomes()
         self.effects: list[events.AgentEffect] = []
         self.needed: dict[bytes, None] = {}
@@ -71,7 +65,7 @@ class InFlight:
         self.input_missing_runs: list[int] = []
         """Runs that `settle` returns to the scheduler: the previous run has no result for them."""
         self.check_at = math.inf
-        self._last_sent = (0, (0, 0))
+        self.last_sent = (0, (0, 0))
         """Session and level of the last run that was sent to a worker."""
         self._workers = workers
         self._functions = functions
@@ -82,99 +76,7 @@ class InFlight:
         """Runs that wait for a worker."""
         return len(self.waiting) + len(self.limited)
 
-    # --- assigning --------------------------------------------------------------------------------------------------
-
-    def send_waiting(self, now: float) -> None:
-        """Send waiting runs to workers, or let idle workers have what was sent to others."""
-        if self.pinned:
-            self._send_pinned(now)
-        self._workers.missing_gpus = self._send_limited(now) if self.limited else 0
-        if self.waiting:
-            self._assign(now)
-        elif self._workers.idle and self._workers.running:
-            self._steal(now)
-
-    def _assign(self, now: float) -> None:
-        """Send waiting runs to workers that are idle or nearly idle."""
-        waiting, workers = self.waiting, self._workers
-        while waiting and workers.idle and (free := workers.slots - len(workers.running)) > 0:
-            worker = workers.idle_worker()
-            assert worker is not None
-            self._send_batch(worker, self._share(min(free, len(workers.idle))), now)
-        refillable = sorted(workers.refillable.values(), key=_expected_end)
-        if waiting and self._overtake(_expected_end(refillable[0]) if refillable else math.inf, now):
-            return
-        for worker in refillable:
-            if not waiting:
-                return
-            head = worker.datagrams[0]
-            if worker.pid in self.pinned or (self.limited and worker.number in self._kept_free):
-                continue
-            if now < head.since + head.patience:  # otherwise its run may take long
-                self._send_batch(worker, self._share(1), now)
-
-    def _share(self, takers: int) -> int:
-        """How many runs a worker is sent, one of several that can take some now.
-
-        As many as are left for each worker: others end soon. But if that is not worth a datagram, it is up to as many
-        as are left for each of those that can take some.
-        """
-        waiting, workers = len(self.waiting), self._workers
-        share = -(-waiting // max(1, min(workers.slots, len(workers.idle) + len(workers.running))))
-        worth = int(SEPARATE_MICROSECONDS / max(1.0, self.waiting.next_entry()[GROUP].kind.estimate))
-        return min(max(share, min(-(-waiting // takers), worth)), frames.COUNT_LIMIT)
-
-    def _overtake(self, before: float, now: float) -> bool:
-        """Recall what was sent ahead to a worker that ends its run before that time, for a waiting run that goes first.
-
-        A run goes first if its priority is higher, or if none of its client is at a worker of this agent and several of
-        the other client are. So a single call waits for the first run that ends, and for no other one, whatever was
-        prefetched.
-        """
-        entry = self.waiting.next_entry()
-        client, group = entry[TASK] >> SESSION_BITS, entry[GROUP]
-        if self._last_sent == (client, group.level):
-            return False
-        running = [self._workers.by_number[number] for number in self._workers.running]
-        sent = Counter(each.entries[-1][TASK] >> SESSION_BITS for worker in running for each in worker.datagrams)
-        is_absent = not group.depth and not sent[client]
-
-        def goes_later(worker: WorkerRecord) -> bool:
-            tail, other = worker.datagrams[-1], worker.datagrams[-1].entries[-1]
-            if len(worker.datagrams) < 2 or tail.checked:
-                return False
-            if other[GROUP].level == group.level:  # otherwise the recalled run might be the next one again
-                return is_absent and sent[other[TASK] >> SESSION_BITS] > 1
-            return other[GROUP].priority < group.priority
-
-        worker = min(filter(goes_later, running), key=_expected_end, default=None)
-        if worker is None or _expected_end(worker) > before:
-            return False
-        worker.datagrams[-1].checked = now
-        self.effects.append(events.RecallTail(worker.number))
-        return True
-
-    def _send_limited(self, now: float) -> int:
-        """Start the limited runs that may start, on idle workers; where none is idle, keep the next ones free for them.
-
-        Such a run is alone in its datagram, so that it begins at once. Returns how many need a worker that sees a GPU.
-        """
-        workers, missing_gpus = self._workers, 0
-        self._kept_free.clear()
-        nearly_idle = sorted(workers.refillable.values(), key=_expected_end)
-        current = [entry for worker in workers if (entry := worker.next_entry()) is not None]
-        for entry in self.limited.startable(current):
-            needs_gpu, has_slot = workers.gpus.is_needed(entry), len(workers.running) < workers.slots
-            if has_slot and (idle := workers.idle_worker(sees_gpu=needs_gpu)) is not None:
-                self.limited.remove((entry[RUN],))
-                self._send(idle, [entry], now)
-                continue
-            missing_gpus += needs_gpu and has_slot
-            next_one = next((worker for worker in nearly_idle if worker.gpu or not needs_gpu), None)
-            if next_one is not None:
-                nearly_idle.remove(next_one)
-                self._kept_free.add(next_one.number)
-        return missing_gpus
+    # --- sending ----------------------------------------------------------------------------------------------------
 
     def queue(self, entries: Sequence[Entry], now: float) -> None:
         """Queue new runs, some of which are limited or pinned: the latter go before what is queued behind a run."""
@@ -182,28 +84,6 @@ class InFlight:
         for pid in self.pinned.pids:
             if (worker := self._workers.find(pid)) is not None:
                 self.reclaim(worker)
-
-    def _send_pinned(self, now: float) -> None:
-        """Send pinned runs to their workers where these are idle; fail those whose worker ends or is gone."""
-        for pid in self.pinned.pids:
-            worker = self._workers.find(pid)
-            if worker is None or worker.state in (WorkerState.STOPPING, WorkerState.DRAINING):
-                error = WorkerDiedError(f"process {pid}, the only worker that may run the task, has ended", pid=pid)
-                while pid in self.pinned:
-                    run, task, *_ = self.pinned.take(pid)
-                    self.fail(run, task, Status.FAILED, describe(error))
-            elif not worker.datagrams:
-                self._send(worker, [self.pinned.take(pid)], now)
-
-    def _steal(self, now: float) -> None:
-        """Work stealing: nothing waits and a worker is idle, so recall datagrams that other workers have not read."""
-        wanted = min(len(self._workers.idle), self._workers.slots - len(self._workers.running))
-        for number in self._workers.running:
-            flight = self._workers.by_number[number].datagrams
-            if wanted > 0 and len(flight) > 1 and not flight[1].checked:
-                flight[1].checked = now
-                self.effects.append(events.RecallTail(number))
-                wanted -= 1
 
     def sweep_seconds(self, numbers: Iterable[int]) -> float:
         """How long the results of these workers may stay unread before one of them could run out of work."""
@@ -215,10 +95,8 @@ class InFlight:
             least = min(least, left / 2e6)
         return max(SWEEP_SECONDS, least)
 
-    def _send_batch(self, worker: WorkerRecord, count: int, now: float) -> None:
-        self._send(worker, self.waiting.take(count, BATCH_MICROSECONDS, frames.DATAGRAM_LIMIT), now)
-
-    def _send(self, worker: WorkerRecord, entries: list[Entry], now: float) -> None:
+    def send_runs(self, worker: WorkerRecord, entries: list[Entry], now: float) -> None:
+        """Send runs to a worker in one datagram; those whose functions are missing are parked."""
         kinds = {entry[GROUP].kind for entry in entries}
         if unknown := [kind for kind in kinds if kind.handle not in worker.defined]:
             entries = self._define(worker, unknown, entries)
@@ -227,7 +105,7 @@ class InFlight:
             datagram = Datagram(worker.sequence, entries, sum(entry[GROUP].kind.estimate for entry in entries))
             worker.datagrams.append(datagram)
             self.effects.append(events.SendTasks(worker.number, worker.sequence, entries))
-            self._last_sent = entries[-1][TASK] >> SESSION_BITS, entries[-1][GROUP].level
+            self.last_sent = entries[-1][TASK] >> SESSION_BITS, entries[-1][GROUP].level
             if len(worker.datagrams) == 1:
                 datagram.since = now
             self._watch(worker)
@@ -573,12 +451,6 @@ class InFlight:
                 head.asked = now
                 self.effects.append(events.RecallTail(worker.number))
             self._watch(worker)
-
-
-def _expected_end(worker: WorkerRecord) -> float:
-    """When the first datagram of a worker, which has one, will have ended."""
-    head = worker.datagrams[0]
-    return head.since + head.estimate / 1e6 * (1 - head.at / len(head.entries))
 
 
 def _unbegun_at(head: Datagram) -> float:
