@@ -77,9 +77,11 @@ class Listening:
         return self._findings[1]
 
     def figures(self) -> tuple[MonitorStatus | None, StorageStatus | None]:
-        """The last status of the scheduler and of object storage; none if the scheduler has been silent for long."""
+        """The last status of the scheduler and of object storage; none of who has been silent for long."""
         model = self.model
-        return (None, None) if model.is_stale(self.now) else (model.status, model.storage)
+        if model.is_stale(self.now):
+            return None, None
+        return model.status, None if model.is_storage_silent(self.now) else model.storage
 
     @property
     def refusal(self) -> str:

@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler_protocol.messages import Status, WorkerState
-from scaler_protocol.monitoring import EventKind, MonitorHistory, MonitorMessage, StorageStatus, TaskEvents, TaskStep
+from scaler_protocol.monitoring import (
+    EventKind,
+    MonitorHistory,
+    MonitorMessage,
+    MonitorStatus,
+    StorageStatus,
+    TaskEvents,
+    TaskStep,
+)
 from scaler_protocol.profiles import NO_PROFILE, Profile
 from scaler_protocol.run_figures import RecentRuns
 from scaler_ui.model import overview
@@ -175,7 +183,7 @@ def healthy(publications: Publications) -> MonitorModel:
     return publications.model_of(_healthy(publications))
 
 
-def _healthy(publications: Publications) -> MonitorMessage:
+def _healthy(publications: Publications) -> MonitorStatus:
     return publications.status(
         agent_hosts=("a", "b"), agent_status_ages=(0.5, 0.5), waiting=0, held=0, raised=0, failed=0
     )
@@ -225,6 +233,25 @@ def test_a_dead_scheduler_is_named(healthy: MonitorModel) -> None:
     )  # fmt: skip
     assert others == findings(healthy, NOW)
     assert findings(MonitorModel(), NOW)[0].text == "No scheduler has answered yet."
+
+
+def test_object_storage_that_never_answers_is_named(publications: Publications) -> None:
+    """Who comes while it is down has nothing of it, and says so as the others do."""
+    model = MonitorModel()
+    for second in range(12):
+        model.take(_healthy(publications), NOW + second)
+    assert [found.text for found in findings(model, NOW + 11)[1:]] == ["Object storage has been silent for 11.0 s."]
+
+
+def test_silence_of_the_scheduler_is_not_that_of_object_storage(publications: Publications) -> None:
+    model = publications.model_of(_healthy(publications), STORAGE, now=NOW)
+    model.take(_healthy(publications), NOW + 60)
+    assert len(findings(model, NOW + 60)) == 1, "the same scheduler, continued"
+    for second in (64, 68, 72):
+        other = replace(_healthy(publications), incarnation=6, at=AT + second, uptime=second - 63.0)
+        model.take(other, NOW + second)
+    found = [each.text for each in findings(model, NOW + 73)[1:]]
+    assert len(found) == 1 and found[0].startswith("Another scheduler has begun here"), "another one"
 
 
 def test_the_time_that_is_left_comes_from_what_was_measured(publications: Publications, healthy: MonitorModel) -> None:

@@ -17,7 +17,7 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from scaler_protocol.addresses import Address
-from scaler_protocol.monitoring import EventKind, TaskEvents
+from scaler_protocol.monitoring import EventKind, StorageStatus, TaskEvents
 from scaler_ui.listening import Listening, NoStatusError
 from scaler_ui.model import text_view
 from scaler_ui.model.tables import fields
@@ -258,6 +258,18 @@ def test_old_figures_are_marked(listening: Listening, clock: FakeTime) -> None:
         assert app.query_one("#note").display
 
     drive(listening, steps)
+
+
+def test_figures_end_where_nothing_is_heard(listening: Listening, publications: Publications, clock: FakeTime) -> None:
+    storage = StorageStatus(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    listening.model.take(storage, clock.now)
+    assert listening.figures() == (listening.model.status, storage)
+    for _ in range(4):
+        clock.now += 4
+        listening.model.take(publications.status(), clock.now)
+    assert listening.figures() == (listening.model.status, None)
+    clock.now += 6
+    assert listening.figures() == (None, None)
 
 
 def test_nobody_publishes_here(clock: FakeTime) -> None:

@@ -88,7 +88,7 @@ def show(words: Sequence[str]) -> int:
     assert status is not None
     found = findings(listening.model, listening.now)
     if listening.model.storage is None:
-        found.append(Finding(Severity.ERROR, f"Object storage has not answered within {STORAGE_SECONDS:g} s."))
+        found.insert(1, Finding(Severity.ERROR, f"Object storage has not answered within {STORAGE_SECONDS:g} s."))
     shown = summary(status, found)
     print(json.dumps(shown, indent=2) if options.json else as_text(shown))
     return 0

@@ -22,7 +22,6 @@ from scaler_protocol.units import duration, percent, size
 from scaler_protocol.waiting import WaitReasons
 from scaler_ui.model.estimates import HUNG_SECONDS, is_hung, time_left
 from scaler_ui.model.model import (
-    STALE_SECONDS,
     GroupInfo,
     MonitorModel,
     stale_report_seconds,
@@ -264,12 +263,12 @@ def _starving_clients(model: MonitorModel, status: MonitorStatus) -> Iterator[Fi
 
 
 def _storage(model: MonitorModel, status: MonitorStatus, now: float) -> Iterator[Finding]:
-    storage = model.storage
-    if storage is None:
+    if is_silent := model.is_storage_silent(now):
+        silence = duration(now - model.storage_heard)
+        yield Finding(Severity.ERROR, f"Object storage has been silent for {silence}.")
+    if (storage := model.storage) is None:
         return
-    if (silence := now - model.storage_heard) > 2 * STALE_SECONDS and not model.is_stale(now):
-        yield Finding(Severity.ERROR, f"Object storage has been silent for {duration(silence)}.")
-    elif (slowest := model.storage_seconds) > STORAGE_SECONDS:
+    if not is_silent and (slowest := model.storage_seconds) > STORAGE_SECONDS:
         yield Finding(Severity.WARNING, f"Object storage answers late: after {duration(slowest)}.")
     if refused := storage.refused_lately:
         text = f"Object storage has refused {counted(refused, 'object')} lately: memory and disk are full"

@@ -146,6 +146,7 @@ class MonitorModel:
         """When the scheduler began that took the place of another one, by its clock; None if none did."""
         self.storage: StorageStatus | None = None
         self.storage_heard = 0.0
+        """When object storage was heard last, or since when it could be: only a scheduler that speaks tells of it."""
         self.faults: dict[int, str] = {}
         """The last texts about tasks: of one that raised its traceback, else a sentence."""
         self.failures = LastFailures()
@@ -228,6 +229,10 @@ class MonitorModel:
         """Whether the numbers are old: no message for STALE_SECONDS."""
         return self.status is None or now > self.heard + STALE_SECONDS
 
+    def is_storage_silent(self, now: float) -> bool:
+        """Whether the scheduler speaks, but object storage has not answered it for two times STALE_SECONDS."""
+        return now > self.storage_heard + 2 * STALE_SECONDS and not self.is_stale(now)
+
     def group_of(self, row: int) -> GroupInfo:
         """The group of the task in this row."""
         return self.groups.get(self.tasks.value("group", row), GroupInfo())
@@ -253,9 +258,12 @@ class MonitorModel:
         if self._beginning:
             self._begun()
         since, follows = status.at, True
+        if self.is_stale(now):
+            self.storage_heard = now
         if self.status is not None and status.incarnation != self.status.incarnation:
             self.history.clear()  # its totals begin at zero
             follows = False
+            self.storage_heard = now
             self._heard_texts = self._heard_printed = 0
             self.graphs.clear()
             self._renumber_agents()

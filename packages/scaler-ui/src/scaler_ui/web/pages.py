@@ -253,7 +253,7 @@ class Pages:
     def _graphs(self) -> None:
         heading(
             "Graphs",
-            "Graphs that are under way, and the last hundred that have ended. A graph begins when it is submitted..",
+            "Graphs that are under way, and the last hundred that have ended. A graph begins when it is submitted.",
         )
         ServerTable(GRAPHS, partial(cluster_views.graphs, self._model))
 
