@@ -106,16 +106,18 @@ def test_lines_share_their_times_and_are_interrupted_where_nothing_was_heard(pub
     assert rates.count(None) == 1 and set(rates) == {None, 3.0} and len(rates) < 2 * views.POINTS
 
 
-def test_nothing_is_said_of_what_was_not_measured(publications: Publications) -> None:
-    """All runs of a function were lost with their workers."""
+@pytest.mark.parametrize("status", [Status.FAILED, Status.RAISED])
+def test_nothing_is_said_of_what_was_not_measured(publications: Publications, status: Status) -> None:
+    """All runs of a function were lost with their workers, or what its tasks need has raised."""
     model = publications.model_of(
         publications.status(1, at=1000.0),
         publications.groups((9, "poison", 7, 0, "", "")),
         publications.batch(TaskStep.WAITING, 9, 1),
-        publications.batch(TaskStep.ENDED, 1, 1, statuses=bytes([Status.FAILED]), profiles=NO_PROFILE),
+        publications.batch(TaskStep.ENDED, 1, 1, statuses=bytes([status]), profiles=NO_PROFILE),
     )
     (row,) = views.functions(model, PageRequest()).rows
-    assert (row["calls"], row["failed"]) == (1, 1)
+    assert (row["calls"], row["failed"] + row["raised"]) == (1, 1)
+    assert model.workloads.rows[1].runs.count == 0 and not model.run_figures.runs
     assert {row[name] for name in ("mean", "longest", "cpu", "transfers", "memory")} == {""}
     assert not {fact.name for fact in subjects.function_facts(model, "poison") or []} & {"mean", "peak memory"}
 

@@ -6,7 +6,7 @@ from colorsys import rgb_to_hsv
 from itertools import combinations
 
 from scaler_ui.model.task_stream import BARS, Bar, TaskStream
-from scaler_ui.web.charts import OTHERS, PALETTE, drawn
+from scaler_ui.web.charts import OTHERS, PALETTE, dots, drawn
 
 
 def rgb(colour: str) -> tuple[float, float, float]:
@@ -30,3 +30,8 @@ def test_a_browser_is_sent_little_of_long_names_and_nothing_of_hidden_functions(
     assert sum(map(len, drawn(stream, colours, set()))) < 2000 * BARS
     blocks, rest = drawn(stream, colours, {names[0]})
     assert blocks.endswith(",[])") and rest.count('"success"') == BARS - 1
+
+
+def test_a_value_without_neighbours_is_a_dot() -> None:
+    line: list[list[float | None]] = [[1, 5.0], [2, None], [3, 6.0], [4, 7.0], [5, None], [6, 8.0]]
+    assert dots(line) == [{"coord": [1, 5.0]}, {"coord": [6, 8.0]}] and dots([]) == dots(line[1:2]) == []

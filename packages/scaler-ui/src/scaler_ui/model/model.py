@@ -498,7 +498,7 @@ class MonitorModel:
             workload = self.workloads.ended(name, session, status, since, time)
             if status != Status.VALUE:
                 self._failed_rows[self.tasks.value("id", row)] = row
-            if status <= Status.RAISED:
+            if status <= Status.RAISED and profile.pid:  # otherwise a task that it needs has raised, and it never ran
                 self.last_functions[agent, profile.pid] = name
                 figures.ran(profile)
                 self.run_figures.ran(name, host, agent, profile, failed=status == Status.RAISED)

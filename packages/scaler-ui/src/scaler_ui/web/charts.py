@@ -27,6 +27,7 @@ _TIMES = {
 _FAINT = {"lineStyle": {"color": "#8884"}}
 _TIP = {"backgroundColor": "#101a2b", "borderWidth": 0, "textStyle": {"color": "#e5eaf0", "fontSize": 12}}
 _COLOURS = ["#3b82f6", "#d97706", "#10b981"]
+_DOTS = {"symbol": "circle", "symbolSize": 4, "silent": True, "label": {"show": False}}
 _TITLE = {"fontSize": 13, "fontWeight": 500}
 _LINE_PIXELS = 116
 _AXIS_PIXELS = 20
@@ -115,7 +116,7 @@ class LinesOverTime:
             {
                 "type": "line", "name": name, ":data": _json(points[name]), "xAxisIndex": place, "yAxisIndex": place,
                 "showSymbol": False, "lineStyle": {"width": 1.5}, "areaStyle": {"opacity": 0.12}, "color": colour,
-                "tooltip": {":valueFormatter": line.write},
+                "tooltip": {":valueFormatter": line.write}, "markPoint": {**_DOTS, "data": dots(points[name])},
             }
             for name, colour in zip(line.names, _COLOURS, strict=False)
         ]  # fmt: skip
@@ -125,9 +126,19 @@ class LinesOverTime:
         drawn = [_json(points[name]) for name in self._names]
         if drawn == [series[":data"] for series in self._chart.options["series"]]:
             return
-        for series, data in zip(self._chart.options["series"], drawn, strict=True):
-            series[":data"] = data
+        for name, series, data in zip(self._names, self._chart.options["series"], drawn, strict=True):
+            series[":data"], series["markPoint"]["data"] = data, dots(points[name])
         self._chart.redraw()
+
+
+def dots(line: Sequence[Sequence[float | None]]) -> list[dict[str, Any]]:
+    """Marks for the points that have no neighbour: no line leads to them."""
+    around = [None, *(value for _, value in line), None]
+    return [
+        {"coord": point}
+        for before, point, after in zip(around, line, around[2:], strict=False)
+        if before is None and point[1] is not None and after is None
+    ]
 
 
 class Legend(ui.element, component="legend.js"):
@@ -205,6 +216,8 @@ _HINT = """(params) => { const v = params.value;
     + moved.filter(([, ms]) => ms > 0).map(([what, ms]) => `${what} ${took(ms)}<br>`).join('')
     + `since ${since}<br>task ${escape(v[5])}<br>on ${escape(v[6])}`; }"""
 
+_WORKER = """(name) => name.length > 20 ? `${name.slice(0, 7)}…${name.slice(-12)}` : name"""
+"""Workers of a host differ in the end of their names, hosts mostly in its begin."""
 _OPEN = """({componentType, seriesIndex, value}) => componentType === 'series' && (seriesIndex === 1
   ? openPage(`/task/${value[5]}`)
   : value[3].endsWith('…') || openPage(`/function/${encodeURIComponent(value[3])}`))"""
@@ -226,7 +239,7 @@ class Timeline:
             "xAxis": {"type": "time", "axisLabel": {**_LABEL, "formatter": _TIMES}},
             "yAxis": {
                 "type": "category", "inverse": True, "axisTick": {"show": False},
-                "axisLabel": {**_LABEL, "width": 130, "overflow": "truncate"},
+                "axisLabel": {**_LABEL, ":formatter": _WORKER},
             },
             "dataZoom": [
                 {"type": "slider", "filterMode": "weakFilter", "height": 22, "bottom": 8, "showDetail": False},

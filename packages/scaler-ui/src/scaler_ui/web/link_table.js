@@ -9,15 +9,21 @@ const encoded = (name) => encodeURIComponent(/^\.\.?;*$/.test(name) ? `${name};`
 const address = ([place, ...fields], row) =>
   fields.every((field) => row[field] !== "") && `/${place}/${fields.map((field) => encoded(row[field])).join("/")}`;
 
+// A long name is cut before its last colon, since the names of a host's agents and workers differ behind it.
+const split = (text) => {
+  const at = text.lastIndexOf(":");
+  return at < 0 ? text : [h("span", { class: "begin" }, text.slice(0, at)), text.slice(at)];
+};
+
 const filled = (column) => {
   convertDynamicProperties(column, false);
-  const { format = (value) => value, classes = "", link, bar, name, label } = column;
+  const { format = (value) => value, classes = "", link, bar, ending, name, label } = column;
   const isBlank = (row) => row[name] === "" || row[name] === null;
   return {
     ...column,
     format: (value, row) => {
       const text = format(value), href = link && address(link, row);
-      if (href) return h("a", { class: "nicegui-link", href }, text);
+      if (href) return h("a", { class: "nicegui-link", href }, ending ? split(text) : text);
       return bar ? h("span", { class: "share", style: { "--share": `${value}%` } }, `${text}%`) : text;
     },
     classes: (row) => `${typeof classes === "function" ? classes(row) : classes}${isBlank(row) ? " blank" : ""}`,

@@ -68,7 +68,10 @@ addEventListener('click', ({target}) => {
 });
 addEventListener('pointerdown', () => { kept = null; });
 addEventListener('mouseover', ({target}) => {
-  if (target.matches('.clipped')) target.title = target.scrollWidth > target.clientWidth ? target.innerText : '';
+  const clipped = target.closest('.clipped');
+  if (!clipped) return;
+  const isCut = [clipped, ...clipped.querySelectorAll('.begin')].some((part) => part.scrollWidth > part.clientWidth);
+  clipped.title = isCut ? clipped.innerText : '';
 });
 addEventListener('keydown', (event) => {
   if (['Enter', ' '].includes(event.key) && event.target.matches('th.sortable')) {

@@ -17,7 +17,6 @@ from scaler_ui.model.views import TablePage
 from scaler_ui.web.access import READER
 
 ROWS = 50
-READ_ONLY = "To take a profile here, start scaler_ui with a login: --token, SCALER_UI_TOKEN or --user-header."
 TABLE_SECONDS = 2.0
 Fetch = Callable[[PageRequest], TablePage]
 
@@ -43,6 +42,8 @@ _NAMES = frozenset(
     }
 )
 """Columns of texts that are cut where they are too long; the whole is shown on hover."""
+_ENDINGS = frozenset({"agent", "worker"})
+"""Columns of names of which the part behind the last colon is not cut."""
 _TIMES = frozenset({"time", "since", "ended", "begun", "first", "last"})
 """Columns of seconds since 1970, which the browser shows in the reader's time zone."""
 _TEXTS = _CODES | _WORDS | _SENTENCES | _NAMES | _TIMES | {
@@ -57,6 +58,12 @@ def reader_of_page() -> str:
     assert request is not None
     reader: str = request.scope[READER]
     return reader
+
+
+def login_hint(action: str) -> ui.label:
+    """What a read-only page says instead of offering an action."""
+    said = f"To {action} here, start scaler_ui with a login: --token, SCALER_UI_TOKEN or --user-header."
+    return ui.label(said).classes("hint")
 
 
 def heading(text: str, hint: str = "") -> None:
@@ -224,6 +231,8 @@ def _column(name: str, title: str, kind: TableKind) -> dict[str, Any]:
         column["bar"] = True
     if name in kind.links:
         column["link"] = kind.links[name]
+    if name in _ENDINGS:
+        column["ending"] = True
     if name in _TIMES:
         column[":format"] = _LOCAL_TIME
     elif name not in _TEXTS:

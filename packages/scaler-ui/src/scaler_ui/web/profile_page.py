@@ -16,7 +16,7 @@ from scaler_ui.model.stack_profile import StackProfile
 from scaler_ui.model.views import TablePage
 from scaler_ui.web.kinds import HOTTEST
 from scaler_ui.web.operator_actions import OperatorActions, TakenProfile
-from scaler_ui.web.parts import READ_ONLY, ServerTable, heading, reader_of_page, subheading
+from scaler_ui.web.parts import ServerTable, heading, login_hint, reader_of_page, subheading
 
 REFRESH_SECONDS = 1.0
 LENGTHS = {5: "5 s", 10: "10 s", 30: "30 s", 60: "1 minute", 300: "5 minutes"}
@@ -40,7 +40,7 @@ class ProfilePage:
         asked = query.get("function", [""])[0]
         if self._actions is None:
             with ui.card().classes("panel about").props('data-testid="read-only"'):
-                ui.label(READ_ONLY).classes("hint")
+                login_hint("take a profile")
                 ui.label("In a terminal no login is needed, but an operator's key where the cluster has keys:")
                 ui.label(self._command(asked)).classes("code told").props('data-testid="command"')
         else:

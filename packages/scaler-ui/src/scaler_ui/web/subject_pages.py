@@ -20,7 +20,7 @@ from scaler_ui.model.views import TablePage
 from scaler_ui.web.graph_page import fill_graph
 from scaler_ui.web.kinds import COMPARISON, FAILED_TASKS, OTHER_WORKLOADS, RUNNERS, TASKS, WORKLOADS
 from scaler_ui.web.operator_actions import OperatorActions
-from scaler_ui.web.parts import READ_ONLY, FactList, ServerTable, heading, reader_of_page, subheading
+from scaler_ui.web.parts import FactList, ServerTable, heading, login_hint, reader_of_page, subheading
 
 RUN_AGAIN = "To run such a task again: future.retry() in the program that submitted it."
 NOT_KEPT = "Nothing, or it was not kept: scaler_cluster --output-limit-per-task says how much is."
@@ -162,7 +162,7 @@ class SubjectPages:
                     order.set_visibility(self._model.tasks.state(place) in subjects.OPEN)
 
             with ui.column() as order:
-                self._act("Cancel this task", "cancel", lambda actions, reader: actions.cancel(task, reader))
+                self._act("cancel this task", "cancel", lambda actions, reader: actions.cancel(task, reader))
             tell()
             ui.timer(REFRESH_SECONDS, tell, immediate=False)
         subheading("What it has printed")
@@ -205,7 +205,7 @@ class SubjectPages:
         if numbers:
             with ui.card().classes("panel about"):
                 ui.label("A drained worker finishes its task, returns its queued tasks and is not replaced.")
-                self._act("Drain this worker", "drain", lambda actions, reader: actions.drain(numbers[0], pid, reader))
+                self._act("drain this worker", "drain", lambda actions, reader: actions.drain(numbers[0], pid, reader))
         self._tasks(worker=parts)
 
     def _fill_host(self, host: str) -> None:
@@ -263,10 +263,11 @@ class SubjectPages:
 
     # --- actions ----------------------------------------------------------------------------------------------------
 
-    def _act(self, title: str, name: str, order: Callable[[OperatorActions, str], None]) -> None:
+    def _act(self, action: str, name: str, order: Callable[[OperatorActions, str], None]) -> None:
+        """A button for an action, or what to do so that there is one."""
         actions = self._actions
         if actions is None:
-            ui.label(READ_ONLY).classes("hint").props('data-testid="read-only"')
+            login_hint(action).props('data-testid="read-only"')
             return
         reader = reader_of_page()
 
@@ -280,7 +281,7 @@ class SubjectPages:
                 said.text = actions.trouble(reader) or "Sent to the scheduler."
                 ui.timer(REFRESH_SECONDS, lambda: said.set_text(actions.trouble(reader) or said.text))
 
-        button = ui.button(title, on_click=act).props(f'no-caps color=negative data-testid="{name}"')
+        button = ui.button(action.capitalize(), on_click=act).props(f'no-caps color=negative data-testid="{name}"')
         said = ui.label().props(f'role="status" data-testid="{name}-said"')
 
 
