@@ -29,6 +29,7 @@ from scaler_client.core.events import (
     ClientEvent,
     FuturesAdopted,
     ObjectsRestored,
+    RestoreFailed,
     TasksCancelled,
     UnknownObjectsListed,
 )
@@ -138,6 +139,8 @@ class Caller:
         self.futures: dict[int, WorldFuture] = {}
         self.unfinished: dict[int, WorldFuture] = {}
         self.failure: ScalerError | None = None
+        self.can_restore = True
+        """Whether lost objects can be stored again."""
         """Why it is, or was at first, not connected."""
         self._requests: list[ClientEvent] = []
         self._groups: dict[tuple[Group, int], CallGroup] = {}
@@ -274,7 +277,8 @@ class Caller:
         elif isinstance(effect, ListUnknownObjects):
             self.core.handle(UnknownObjectsListed(), now)
         elif isinstance(effect, RestoreObjects):
-            self.core.handle(ObjectsRestored(effect.tasks, server=1), now)
+            restored = ObjectsRestored(effect.tasks, server=1)
+            self.core.handle(restored if self.can_restore else RestoreFailed(effect.tasks), now)
         else:
             assert isinstance(effect, Cleared | Print | AnswerShutdown | DeleteUnknownObjects | KeepObjects)
 

@@ -131,8 +131,7 @@ def test_after_a_restart_a_cancelled_key_takes_along_what_only_it_needed() -> No
     ("misses", "away", "journal"),
     [
         *product([1, RESUBMISSION_LIMIT, RESUBMISSION_LIMIT + 1], [None, 0.2], [False]),
-        # A journal may make a failure that nodes share count twice, see durability.md.
-        *product([1, RESUBMISSION_LIMIT + 1], [0.2], [True]),
+        *product([1, RESUBMISSION_LIMIT, RESUBMISSION_LIMIT + 1], [0.2], [True]),
     ],
 )
 def test_nodes_that_miss_an_object_run_again_with_what_they_take(
@@ -155,6 +154,40 @@ def test_nodes_that_miss_an_object_run_again_with_what_they_take(
     failed = [future for future in futures if future.status == Status.FAILED]
     assert all(isinstance(future.error, ObjectNotFoundError) for future in failed)
     assert bool(failed) == (misses > RESUBMISSION_LIMIT)
+    world.rest(10.0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("journal", [False, True])
+@pytest.mark.parametrize("misses", [(RESUBMISSION_LIMIT,), (RESUBMISSION_LIMIT + 1,), (1, 1)])
+def test_a_loss_that_a_restarted_scheduler_reports_again_is_counted_once(
+    seed: int, journal: bool, misses: tuple[int, ...]
+) -> None:
+    for seconds in (0.06, 0.12, 0.18, 0.24, 0.3, 0.33, 0.36):
+        world = World(seed, hosts=[2, 1], journal=journal)
+        random = Random(seed)
+        needs = [random.sample(range(at), min(at, random.randint(0, 3))) for at in range(40)]
+        missing = dict(zip(random.sample(range(40), len(misses)), misses, strict=True))
+        plans = [Plan(random.uniform(0.001, 0.03), f"n{at}", misses=missing.get(at, 0)) for at in range(40)]
+        taken = {need for each in needs for need in each}
+        futures = world.client.graph(plans, needs, [at for at in range(40) if at not in taken])
+        world.run(seconds)
+        world.restart_scheduler(0.2)
+        world.finish(60.0)
+        world.check_as_expected(futures)
+        world.rest(10.0)
+
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_nodes_and_tasks_whose_object_cannot_be_stored_again(journal: bool) -> None:
+    world = World(hosts=[2], journal=journal)
+    world.client.can_restore = False
+    plans = [Plan(0.01, "a", misses=1), Plan(0.01, "b"), Plan(0.01, "c"), Plan(0.01, "d")]
+    first, last, other = world.client.graph(plans, [[], [0], [], [1]], [1, 3, 2])
+    lost, apart = world.client.submit(Plan(misses=1), Plan(value="apart"))
+    world.finish()
+    world.check_as_expected([other, apart])
+    assert all(isinstance(future.error, ObjectNotFoundError) for future in (first, last, lost))
     world.rest(10.0)
 
 

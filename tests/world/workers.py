@@ -10,7 +10,7 @@ from typing import Protocol
 from scaler_client.core.events import BlockingChanged
 from scaler_io.links.events import LinkUp
 from scaler_io.simulation.network import MemoryNetwork
-from scaler_protocol.errors import ObjectNotFoundError, describe
+from scaler_protocol.errors import ObjectNotFoundError, describe, of_run
 from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import Message, Status
 from scaler_protocol.profiles import Profile
@@ -242,10 +242,10 @@ class SimulatedWorker:
         execution.ended, execution.how = now, "raised" if raised else "value"
         status, payload = (Status.RAISED, b"raised") if raised else (Status.VALUE, plan.result(inputs))
         if not raised and plan.misses and self._runs_of(execution.task) <= plan.misses:
-            raised, status, payload = True, Status.FAILED, describe(ObjectNotFoundError("object ab is not there"))
+            raised, status = True, Status.FAILED
+            payload = of_run(describe(ObjectNotFoundError("object ab is not there")), execution.run)
         micros = round(plan.seconds * self._host.slowness * 1e6)
-        memory = 2**20 + len(self._host.history)  # no two runs are measured alike
-        profile = Profile(micros, micros, memory, 1000 + self.number, self.number, execution.attempt).packed()
+        profile = Profile(micros, micros, 2**20, 1000 + self.number, self.number, execution.attempt).packed()
         self.now, self._children = None, []
         if not raised:
             self._made = {execution.task: payload}

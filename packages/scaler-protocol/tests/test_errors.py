@@ -59,6 +59,14 @@ def test_what_is_described_is_plain_json() -> None:
     assert described["details"]["memory"] == 1 and isinstance(described["details"]["path"], str)
 
 
+def test_a_loss_names_the_run_that_has_met_it() -> None:
+    for error in (errors.ObjectNotFoundError("ab is gone", size=1), errors.StorageLostError("no answer", size=1)):
+        named = restore(errors.of_run(describe(error), 7))
+        assert type(named) is type(error) and str(named) == str(error) and named.details == {"size": 1, "run": 7}
+    for payload in (describe(errors.StorageFullError("it is full")), b"no description", bytes(24)):
+        assert errors.of_run(payload, 7) == payload
+
+
 @pytest.mark.parametrize(
     "payload",
     [

@@ -186,6 +186,20 @@ def describe(error: ScalerError) -> bytes:
     return json.dumps(described, default=str).encode()
 
 
+def is_loss(error: ScalerError) -> bool:
+    """Whether the task has failed because an object was lost, or the server that holds it."""
+    return isinstance(error, ObjectNotFoundError | StorageLostError)
+
+
+def of_run(payload: bytes, run: int) -> bytes:
+    """The payload of the FAILED outcome of a run: a loss names the run, by which its client recognizes it."""
+    error = restore(payload)
+    if not is_loss(error):
+        return payload
+    error.details["run"] = run
+    return describe(error)
+
+
 def restore(payload: bytes) -> ScalerError:
     """The error that `describe` wrote; a ScalerError if its name is unknown or the payload is malformed."""
     try:

@@ -27,6 +27,7 @@ from scaler_protocol.errors import (
     ResultNotSerializableError,
     ScalerError,
     StorageFullError,
+    StorageLostError,
     restore,
 )
 from scaler_protocol.handshake import INLINE_LIMIT
@@ -166,6 +167,14 @@ def call(*args: Any, **kwargs: Any) -> bytes:
     return pickle.dumps((args, kwargs))
 
 
+def assert_lost(bench: Bench, run: int, kind: type[ScalerError] = ObjectNotFoundError) -> None:
+    """The last run has failed because of a loss, which names it."""
+    event = bench.written[-1]
+    error = restore(event.payloads[-1])
+    assert (event.runs[-1], event.statuses[-1]) == (run, Status.FAILED)
+    assert type(error) is kind and error.details == {"run": run}
+
+
 def test_a_result_too_big_for_a_message_fails_alone(tmp_path: Path) -> None:
     path = tmp_path / "sparse"
     path.touch()
@@ -233,7 +242,7 @@ def test_inputs_and_references() -> None:
     assert seen == [(b"big call", {5: (False, b"five"), 6: (True, big_input)})]
     assert not bench.core.inputs
     bench.run(2, (11, 1, b"nowhere"), flag=frames.STORED)
-    assert isinstance(restore(bench.written[-1].payloads[0]), ObjectNotFoundError)
+    assert_lost(bench, 11)
 
 
 def test_big_results_go_to_the_store_where_there_is_one() -> None:
@@ -332,6 +341,24 @@ def test_what_storage_refuses_at_once_is_the_outcome_of_its_run_alone() -> None:
     assert isinstance(restore(event.payloads[0]), StorageFullError) and following.statuses == [Status.VALUE]
 
 
+@pytest.mark.parametrize("soon", [False, True])
+def test_a_result_that_is_lost_on_the_way_to_storage_names_its_run(soon: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    store.soon = soon
+    bench = Bench(store)
+    bench.define(1, bytes)
+    if not soon:
+        monkeypatch.setattr(store, "put", _lose_server)
+    bench.run(1, (10, 1, call(20_000)))
+    if soon:
+        store.arrive(error=StorageLostError("gone"))
+    assert_lost(bench, 10, StorageLostError)
+
+
+def _lose_server(*args: object) -> bytes:
+    raise StorageLostError("gone")
+
+
 @pytest.mark.parametrize("error", [None, StorageFullError("full")])
 def test_a_run_waits_for_what_it_takes_of_the_one_before(error: ScalerError | None) -> None:
     store = Store()
@@ -407,7 +434,7 @@ def test_functions_are_fetched_when_they_are_first_run() -> None:
     lost = Definition(2, function_id(b"nowhere", stored=True), "g", b"nowhere", 0, False, body_stored=True)
     bench.core.take(frames.pack_definition(lost))
     bench.run(12, (12, 2, call(1)))
-    assert isinstance(restore(bench.written[-1].payloads[0]), ObjectNotFoundError)
+    assert_lost(bench, 12)
 
 
 @pytest.mark.parametrize(
@@ -462,7 +489,7 @@ def test_an_argument_that_is_not_there_is_named() -> None:
     bench = Bench()
     bench.define(1, lambda x: x)
     bench.run(1, (10, 1, cloudpickle.dumps(((Lost(),), {}))))
-    assert isinstance(restore(bench.written[-1].payloads[0]), ObjectNotFoundError)
+    assert_lost(bench, 10)
 
 
 def _lose() -> None:

@@ -299,6 +299,7 @@ class ClientCore:
         self._cancelled = []
         self._queue.clear()
         self._pending_inputs.clear()
+        self._resubmissions.clear()
         self._end(calls, status, payload)
 
     def _fail_everything(self, failure: ScalerError) -> None:
@@ -386,7 +387,10 @@ class ClientCore:
     def _restore_failed(self, event: RestoreFailed, now: float) -> None:
         """Deliver the failures of these tasks, which were kept until now."""
         self._queue.stop_resending(event.tasks)
-        for task, payload in self._resubmissions.take_failures(event.tasks).items():
+        failures = self._resubmissions.take_failures(event.tasks)
+        self._resubmissions.forget(failures)
+        self._releases.add(list(failures), now)
+        for task, payload in failures.items():
             if (call := self._outstanding.pop(task, None)) is not None:
                 self._queue.return_credit(call._weight)
                 self._end({task: call}, Status.FAILED, payload)
@@ -449,6 +453,8 @@ class ClientCore:
             if call is not None:
                 freed += call._weight
         self._queue.return_credit(freed)
+        if not self._outstanding:
+            self._resubmissions.clear()
         outcomes = Deliver.of(message, calls)
         if message.stored:
             outcomes = replace(outcomes, origins=lineages_of(message, calls))

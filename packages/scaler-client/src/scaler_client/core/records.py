@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from scaler_client.core.held_results import LongResult
 from scaler_client.objects.handles import ResultOrigin, object_bytes, stored_positions, true_size
-from scaler_protocol.errors import ObjectNotFoundError, ScalerError, StorageLostError, describe, restore
+from scaler_protocol.errors import ObjectNotFoundError, ScalerError, describe, is_loss, restore
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Done, Group, Status
 from scaler_protocol.objects import REFERENCE_BYTES
@@ -268,7 +268,7 @@ class Deliver:
         if Status.FAILED not in self.statuses:
             return False
         failed = (result for status, result in zip(self.statuses, self.results, strict=True) if status == Status.FAILED)
-        return any(isinstance(restore(result), ObjectNotFoundError | StorageLostError) for result in failed)
+        return any(is_loss(restore(result)) for result in failed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,10 @@ A restarted storage server has lost all objects. The client rebuilds the objects
 submits the failed tasks again, however many servers are lost, but a limited number of times for each. Until then such a
 task stays outstanding, and its failure is kept here, not delivered. A requested node of a graph is rerun with all its
 inputs (`graph_state`), because the failure of an intermediate node has made its consumers fail, too.
+
+A restarted scheduler reports outcomes again that were not released, and consumers fail again with the earlier failures
+of their inputs. A loss names the run that has met it, whoever fails with it. So a failure that a new scheduler reports
+is counted unless its run was known when the task was submitted again.
 """
 
 from __future__ import annotations
@@ -13,9 +17,8 @@ from typing import Final
 
 from scaler_client.core.graph_state import GraphPiece
 from scaler_client.core.records import OutstandingCall, is_call_known
-from scaler_protocol.errors import ObjectNotFoundError, StorageLostError, restore
+from scaler_protocol.errors import ScalerError, is_loss, restore
 from scaler_protocol.messages import Done, Status
-from scaler_protocol.profiles import NO_PROFILE, PROFILE
 
 RESUBMISSION_LIMIT: Final = 2
 """How often a task is run again for each storage server because an object was lost."""
@@ -27,8 +30,10 @@ class Resubmissions:
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
         self._failures: dict[int, bytes] = {}
-        self._profiles: dict[int, bytes] = {}
-        """By task, the profile of the run whose failure was counted last."""
+        self._runs: dict[int, int] = {}
+        """Runs that have met a loss, numbered in the order in which they became known."""
+        self._known_runs: dict[int, int] = {}
+        """By task, how many of them were known when it was submitted again last."""
         self._server = 0
         """The storage server at which objects were stored again last."""
         self._told_again: set[int] = set()
@@ -53,42 +58,47 @@ class Resubmissions:
             self.forget(done.tasks)
             return ()
         kept = []
-        for position, (task, status, payload) in enumerate(zip(done.tasks, done.statuses, done.results, strict=True)):
-            profile = done.profiles[position * PROFILE.size : (position + 1) * PROFILE.size]
-            # A restarted scheduler sends outcomes again that were not released: such a failure is counted already.
-            is_counted = task in self._failures or self._is_told_again(task, profile)
-            count = self._counts.get(task, 0)
-            self.forget((task,))
-            limit = RESUBMISSION_LIMIT + is_counted
-            if status != Status.FAILED or count >= limit or not _is_loss(payload):
+        for task, status, payload in zip(done.tasks, done.statuses, done.results, strict=True):
+            error = restore(payload) if status == Status.FAILED else None
+            if error is None or not is_loss(error):
+                self.forget((task,))
                 continue
+            is_counted = self._is_counted(task, error)
+            count = self._counts.get(task, 0) + (not is_counted)
+            self.forget((task,))
             call = outstanding.get(task)
-            if call is not None and is_call_known(call) and not isinstance(call, GraphPiece):
-                self._counts[task] = count + (not is_counted)
-                self._failures[task], self._profiles[task] = bytes(payload), profile
-                kept.append(task)
+            if count > RESUBMISSION_LIMIT or call is None or not is_call_known(call) or isinstance(call, GraphPiece):
+                continue
+            self._counts[task], self._failures[task] = count, bytes(payload)
+            kept.append(task)
         return kept
 
-    def _is_told_again(self, task: int, profile: bytes) -> bool:
-        """Whether this is the failure that was counted last. A failure that a task has from an input has no profile."""
-        return task in self._told_again and profile == self._profiles[task] != NO_PROFILE
+    def _is_counted(self, task: int, loss: ScalerError) -> bool:
+        """Whether the failure is known already; a scheduler reports one without a run as it reports a new one."""
+        run, number = loss.details.get("run"), len(self._runs)
+        if isinstance(run, int):
+            number = self._runs.setdefault(run, number)
+        is_known = number < self._known_runs.get(task, 0)
+        return task in self._failures or (is_known and task in self._told_again)
 
     def forget(self, tasks: Iterable[int]) -> None:
         """Drop what is known of tasks that have ended."""
         for task in tasks if self._counts else ():
             self._counts.pop(task, None)
             self._failures.pop(task, None)
-            self._profiles.pop(task, None)
+            self._known_runs.pop(task, None)
             self._told_again.discard(task)
+
+    def clear(self) -> None:
+        """No task is outstanding: drop everything that is known of runs."""
+        self.forget(list(self._counts))
+        self._runs.clear()
 
     def failure(self, task: int) -> bytes | None:
         """The failure of a task that will be submitted again."""
         return self._failures.get(task)
 
     def take_failures(self, tasks: Sequence[int]) -> Mapping[int, bytes]:
-        """Remove and return the failures of these tasks."""
+        """Remove and return the failures of these tasks, which are submitted again, or end with them."""
+        self._known_runs.update(dict.fromkeys(tasks, len(self._runs)))
         return {task: self._failures.pop(task) for task in tasks if task in self._failures}
-
-
-def _is_loss(payload: bytes) -> bool:
-    return isinstance(restore(payload), ObjectNotFoundError | StorageLostError)

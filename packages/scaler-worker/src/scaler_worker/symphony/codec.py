@@ -23,6 +23,7 @@ from scaler_protocol.errors import (
     ScalerError,
     TaskExceptionNotSerializableError,
     TaskExitedError,
+    of_run,
 )
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.messages import Encoding, Status
@@ -175,4 +176,4 @@ def _engine_error(answer: Answer) -> ScalerError:
 
 
 def _ended(entry: Entry, status: int, payload: bytes) -> CallEnded:
-    return CallEnded(entry, status, payload, NO_PROFILE)
+    return CallEnded(entry, status, of_run(payload, entry[RUN]), NO_PROFILE)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 from scaler_client.payloads.user_exceptions import formatted
 from scaler_client.task_context import CurrentTask
 from scaler_protocol.buffers import Buffer, Payload
-from scaler_protocol.errors import DeserializeError, InitializerError, ScalerError
+from scaler_protocol.errors import DeserializeError, InitializerError, ScalerError, of_run
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.messages import Status
 from scaler_protocol.outputs import TRACEBACK, StreamOutput
@@ -310,7 +310,7 @@ class Runner:
             self._cells[REVOKED] = EVERYTHING
         if len(payload) > limit:
             return self._store_result(status, payload)
-        return RESULT, status, payload, None
+        return RESULT, status, of_run(bytes(payload), self._run) if status == Status.FAILED else payload, None
 
     def _decline(self, kind: int, run: int) -> None:
         """Report a run that was not started, and so has no result."""
@@ -377,7 +377,7 @@ class Runner:
                 return STORED_RESULT, status, store.put(payload, self._task, self._run), None
         except ScalerError as error:
             status, reason = failed(error)
-            return RESULT, status, bytes(reason), None
+            return RESULT, status, of_run(reason, self._run), None
         reply, reference = self._replies.reserve(), b""
         try:
             reference = store.put_soon(bytes(payload), self._task, self._run, reply.stored)
@@ -449,4 +449,5 @@ def _transfers(store: ObjectStore, duration: int) -> tuple[int, int]:
 def _failing(run: int, profile: tuple[int, ...], error: ScalerError) -> bytes:
     """The reply of a run whose result could not be stored."""
     status, reason = failed(error)
+    reason = of_run(reason, run)
     return REPLY.pack(RESULT, status, len(reason), run, *profile) + reason
