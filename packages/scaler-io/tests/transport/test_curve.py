@@ -19,7 +19,7 @@ from scaler_io.links.link_record import PeerTimeouts
 from scaler_io.links.streams import HEADER
 from scaler_io.links.uplink import LinkState, Uplink
 from scaler_io.security.authorized import AuthorizedKeys
-from scaler_io.security.key_files import add_key, load_credentials, make_keys, revoke_key
+from scaler_io.security.key_files import AUTHORIZED, add_key, load_credentials, make_keys, revoke_key
 from scaler_io.security.keyring import Credentials, KeyRole
 from scaler_io.transport import zeromq
 from scaler_io.transport.curve import new_pair
@@ -542,6 +542,35 @@ def test_a_monitor_whose_key_is_revoked_is_sent_nothing_more(monitored: Monitore
         until(lambda: other in heard, monitored.turn, both)
         assert "does not accept the key wall" in wall.problem
         assert wall not in heard
+
+
+def test_a_monitor_comes_back_after_a_service_without_keys(monitored: Monitored, keys: Path) -> None:
+    """ZeroMQ itself gives up a connection to a service with another mechanism, or one that refuses the key."""
+    monitored.publisher.close()
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
+    with (
+        socket.create_server((monitored.address.host, monitored.address.port)) as stranger,
+        subscribing(monitored.address, credentials(keys, KeyRole.MONITOR)) as subscriber,
+    ):
+        with stranger.accept()[0] as connection:
+            connection.sendall(greeting)
+            until(lambda: subscriber.problem, subscriber.receive)
+        stranger.close()
+        monitored.publisher = Publisher(AuthorizedKeys(keys))
+        monitored.publisher.bind(monitored.address)
+        until(lambda: subscriber.receive(), monitored.turn)
+        assert not subscriber.problem
+
+
+def test_a_monitor_comes_back_when_its_key_is_accepted_again(monitored: Monitored, keys: Path) -> None:
+    handed = add_key(keys, "wall", KeyRole.MONITOR, new_pair)
+    its, accepted = credentials(handed, KeyRole.MONITOR), (keys / AUTHORIZED).read_text("utf-8")
+    revoke_key(keys, "wall")
+    with subscribing(monitored.address, its) as wall:
+        until(lambda: wall.problem, monitored.turn, wall.receive)
+        (keys / AUTHORIZED).write_text(accepted, "utf-8")
+        until(lambda: wall.receive(), monitored.turn)
+        assert not wall.problem
 
 
 def test_frames_without_a_key_are_not_read(service: Service) -> None:

@@ -58,12 +58,17 @@ class Listening:
         self._clock = clock
         self._subscriber = Subscriber(address, credentials)
         self._feed = Feed(self._subscriber)
+        self._malformed_before = 0
+        """Malformed messages before the last status: one that can be read follows them."""
         self._findings: tuple[float, list[Finding]] | None = None
 
     def look(self) -> None:
         """Process the messages that have arrived."""
         for message in self._feed.take(self._clock()):
             self.model.take(message, self._clock())
+            if isinstance(message, MonitorStatus):
+                self._malformed_before = self._feed.malformed
+        self.model.silence_reason = self.misfit or self.refusal
 
     @property
     def now(self) -> float:
@@ -96,8 +101,9 @@ class Listening:
     @property
     def misfit(self) -> str:
         """Why no status can be read, although something is published; empty if that is not so."""
-        if self._feed.malformed and self.model.status is None:
-            arrived = counted(self._feed.malformed, "malformed message")
+        count = self._feed.malformed - self._malformed_before
+        if count and self.model.is_stale(self.now):
+            arrived = counted(count, "malformed message")
             said = f"what {self.address} publishes cannot be read ({arrived} came)"
             return f"{said}: use the scheduler's version of Scaler, and the address of its monitor"
         return ""

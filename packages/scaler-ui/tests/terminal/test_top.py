@@ -16,7 +16,10 @@ import zmq
 from textual.pilot import Pilot
 from textual.widgets import Static
 
+from scaler_io.links.streams import HEADER
+from scaler_io.transport.publishing import Publisher
 from scaler_protocol.addresses import Address
+from scaler_protocol.codec import encode
 from scaler_protocol.monitoring import EventKind, StorageStatus, TaskEvents
 from scaler_ui.listening import Listening, NoStatusError
 from scaler_ui.model import text_view
@@ -285,9 +288,13 @@ def test_nobody_publishes_here(clock: FakeTime) -> None:
     listening.close()
 
 
-def told(listening: Listening) -> str:
+def looked(listening: Listening) -> Listening:
     listening.look()
-    return listening.problem
+    return listening
+
+
+def told(listening: Listening) -> str:
+    return looked(listening).problem
 
 
 def test_another_service_listens_here() -> None:
@@ -338,6 +345,30 @@ def test_what_another_version_publishes_is_told_of(tmp_path: Path) -> None:
         ):
             once(listening, TopOptions(address, True, False, 30.0))
         listening.close()
+
+
+def test_a_scheduler_of_another_version_that_takes_the_place_of_one_is_not_called_silent_alone(
+    publications: Publications, clock: FakeTime, tmp_path: Path
+) -> None:
+    address = Address(path=str(tmp_path / "upgraded"))
+    with closing(Publisher()) as publisher, closing(Listening(address, clock)) as listening:
+        publisher.bind(address)
+        wait_until(publisher.joined, "it listens")
+        known = [HEADER.pack(1, 0), *encode(replace(publications.status(), snapshot=True))]
+        publisher.send(known)
+        wait_until(lambda: looked(listening).model.status, "a status is heard")
+        publisher.send([bytes(8), b"of another version"])
+        clock.now += 12
+        wait_until(lambda: looked(listening).misfit, "what cannot be read is noticed")
+        assert listening.findings()[0].text == (
+            f"The scheduler tcp://127.0.0.1:2345 has been silent for 12.0 s: what {address} publishes cannot be read "
+            "(1 malformed message came): use the scheduler's version of Scaler, and the address of its monitor; "
+            "before that:"
+        )
+        publisher.send(known)
+        wait_until(lambda: not looked(listening).misfit, "a status is heard again")
+        clock.now += 1
+        assert "silent" not in listening.findings()[0].text
 
 
 @pytest.mark.parametrize(

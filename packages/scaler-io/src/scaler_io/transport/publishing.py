@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
-from typing import Any
+import time
+from typing import Any, Final
 
 import zmq
 
@@ -38,6 +41,9 @@ from scaler_protocol.errors import AddressError
 
 PUBLISHED_AHEAD = 64
 """Messages that may wait for a slow subscriber, on either side of a connection."""
+_FIRST_PAUSE: Final = 1.0
+"""Seconds until a refused subscriber connects again; each time it is twice as long, up to _LONGEST_PAUSE."""
+_LONGEST_PAUSE: Final = 30.0
 _CHANGES_TOGETHER = 32
 """Changes of subscriptions that are processed together: their senders may never stop."""
 _TOPIC_MESSAGE_BYTES = TOPIC_BYTES + 64
@@ -135,7 +141,7 @@ class Publisher:
 
 
 class Subscriber:
-    """A subscribing socket; it reconnects until it is closed, or refused for its key."""
+    """A subscribing socket; it reconnects until it is closed, also to a service that has refused it for its key."""
 
     def __init__(self, address: Address, credentials: Credentials | None = None) -> None:
         self._address, self._credentials = address, credentials
@@ -143,21 +149,27 @@ class Subscriber:
         """Why nothing will come: the keys; empty if that is not known. `receive` notices it."""
         self.is_answered = False
         """Whether something listens at the address. `receive` notices it."""
+        self._renew_at, self._pause = math.inf, _FIRST_PAUSE
         self._context: Context = own_context()
         self._demand = KeyDemand(self._context, address)
-        self._socket = make_socket(self._context, zmq.SUB)
-        self._socket.set_hwm(PUBLISHED_AHEAD)
-        self._socket.setsockopt(zmq.IPV6, ":" in address.host)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, 100)
-        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-        self._socket.subscribe(b"")
-        use_credentials(self._socket, credentials, address)
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_CONNECTED | HANDSHAKE_FAILURES)
         try:
-            self._socket.connect(str(address))
+            self._socket, self._monitor = self._connected()
         except zmq.ZMQError as error:
             self.close()
             raise AddressError(f"cannot connect to {address}: {zmq.strerror(error.errno or 0)}") from None
+
+    def _connected(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+        """A socket that connects, and its monitor; raises OSError if too few descriptors are left."""
+        made = make_socket(self._context, zmq.SUB)
+        made.set_hwm(PUBLISHED_AHEAD)
+        made.setsockopt(zmq.IPV6, ":" in self._address.host)
+        made.setsockopt(zmq.RECONNECT_IVL, 100)
+        made.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        made.subscribe(b"")
+        use_credentials(made, self._credentials, self._address)
+        monitor = made.get_monitor_socket(zmq.EVENT_CONNECTED | HANDSHAKE_FAILURES)
+        made.connect(str(self._address))
+        return made, monitor
 
     def wait(self, seconds: float) -> bool:
         """Block until a message is there, at most `seconds`; returns whether one is."""
@@ -170,6 +182,8 @@ class Subscriber:
             self.is_answered = True
             if event == zmq.EVENT_CONNECTED:
                 continue
+            # ZeroMQ reconnects after some failures, and gives up after others.
+            self._renew_at = min(self._renew_at, time.monotonic() + self._pause)
             failure = handshake_failure(event, value, self._credentials, self._address)
             reason = failure.reason
             if not reason and self._credentials is None:
@@ -177,8 +191,22 @@ class Subscriber:
             self.problem = reason or self.problem
         messages = receive(self._socket, limit, read)
         if messages:
-            self.problem = ""
+            self.problem, self._renew_at, self._pause = "", math.inf, _FIRST_PAUSE
+        elif time.monotonic() >= self._renew_at:
+            self._renew()
         return messages
+
+    def _renew(self) -> None:
+        """Connect once more: another service may be there by now, or the key be accepted."""
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._renew_at = time.monotonic() + self._pause
+        with contextlib.suppress(OSError, zmq.ZMQError):  # too few descriptors: it is tried again
+            before = self._socket, self._monitor
+            self._socket, self._monitor = self._connected()
+            self._renew_at = math.inf
+            before[0].disable_monitor()
+            for each in before:
+                each.close()
 
     def subscribe_again(self) -> None:
         """Subscribe again: the publisher then sends all that a new subscriber receives."""

@@ -95,7 +95,8 @@ def sentence(found: Iterable[Finding]) -> str:
 
 
 def _silence(model: MonitorModel, status: MonitorStatus, now: float) -> Finding:
-    said = f"The scheduler {status.address} has been silent for {duration(now - model.heard)}; before that:"
+    reason = f": {model.silence_reason}" if model.silence_reason else ""
+    said = f"The scheduler {status.address} has been silent for {duration(now - model.heard)}{reason}; before that:"
     return Finding(Severity.ERROR, said)
 
 

@@ -142,6 +142,8 @@ class MonitorModel:
     def __init__(self, tasks: int = TASKS) -> None:
         self.status: MonitorStatus | None = None
         self.heard = 0.0
+        self.silence_reason = ""
+        """Why nothing is heard, as far as who listens knows: the keys, or messages that cannot be read."""
         self.began_again: float | None = None
         """When the scheduler began that took the place of another one, by its clock; None if none did."""
         self.storage: StorageStatus | None = None

@@ -179,7 +179,8 @@ class Pages:
         if status is None:
             return self._listening.problem or "connecting", True
         if self._model.is_stale(now):
-            return f"stale: nothing was heard for {now - self._model.heard:.0f} s", True
+            reason = f": {self._model.silence_reason}" if self._model.silence_reason else ""
+            return f"stale: nothing was heard for {now - self._model.heard:.0f} s{reason}", True
         return status.address, False
 
     def _tasks(self) -> None:
