@@ -57,8 +57,7 @@ class CountedUplink(Uplink):
     """Counts the messages that it has received and given out."""
 
     def __init__(self, hello: Hello, now: float) -> None:
-        patient = {"patient": hello.role == Role.AGENT} if LONGER_WAITS else {}
-        super().__init__(hello, now, timeout_seconds=60.0, **patient)
+        super().__init__(hello, now, timeout_seconds=60.0)
         self.messages_received = self.messages_sent = 0
 
     def receive(self, frames: list[bytes], now: float) -> list[UplinkEvent]:

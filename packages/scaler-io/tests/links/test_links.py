@@ -26,8 +26,9 @@ from scaler_io.links.strays import STRAYS_LIMIT
 from scaler_io.links.streams import (
     ACK_SECONDS,
     HEADER,
+    HEAVY_ACK_SECONDS,
+    HEAVY_BYTES,
     KEPT_MOST,
-    PATIENT_ACK_SECONDS,
     Frames,
     StreamGapError,
     message_of,
@@ -37,7 +38,8 @@ from scaler_io.security.keyring import KeyRole, Principal
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import MalformedMessageError, ProtocolError
 from scaler_protocol.handshake import Acknowledge, Goodbye, Heartbeat, Hello, NeedHello, Refused, Role, Welcome
-from scaler_protocol.messages import Cancel, Message, Shutdown
+from scaler_protocol.messages import Cancel, Functions, Message, Shutdown
+from scaler_protocol.payloads import Payloads
 
 if TYPE_CHECKING:
     from conftest import MemoryRig, RecordingClient, Rig
@@ -824,9 +826,10 @@ def test_the_figures_of_links() -> None:
 # --- many peers -----------------------------------------------------------------------------------------------------
 
 
-def hub_of(peers: int, silence: float = 60.0) -> Hub:
+def hub_of(peers: int, silence: float = 60.0, heartbeat: float = 1.0) -> Hub:
     """A hub with so many peers, which have joined at time 0."""
-    hub = Hub(5, admit=lambda hello: Welcome(5), timeouts=lambda hello: PeerTimeouts(60, silence))
+    timeouts = PeerTimeouts(60, silence)
+    hub = Hub(5, admit=lambda hello: Welcome(5), timeouts=lambda hello: timeouts, heartbeat_seconds=heartbeat)
     for number in range(peers):
         tell(hub, number, Hello(Role.CLIENT, number.to_bytes(16, "big"), 1, epoch=1), 0.0)
     hub.tick(0.0)
@@ -901,22 +904,43 @@ def test_a_peer_that_returns_heartbeats_sends_none_until_it_has_missed_one() -> 
     assert events == [LinkDown("the peer is silent")] and 14.1 <= now <= 15.1
 
 
-@pytest.mark.parametrize(
-    ("patient", "busy", "wait"), [(True, 0.9, PATIENT_ACK_SECONDS), (True, 0.5, ACK_SECONDS), (False, 1.0, ACK_SECONDS)]
-)
-def test_a_patient_peer_acknowledges_later_while_the_service_is_busy(patient: bool, busy: float, wait: float) -> None:
-    uplink = Uplink(Hello(Role.CLIENT, A, 1), 0.0, timeout_seconds=5.0, patient=patient)
+@pytest.mark.parametrize(("size", "wait"), [(1, ACK_SECONDS), (HEAVY_BYTES, HEAVY_ACK_SECONDS)])
+def test_a_peer_acknowledges_later_what_is_small(size: int, wait: float) -> None:
+    uplink = Uplink(Hello(Role.CLIENT, A, 1), 0.0, timeout_seconds=5.0)
     uplink.opened(0.0)
-    for sequence, message in ((0, Welcome(5)), (0, Heartbeat(7, seconds=2.0, busy=busy)), (1, Cancel((1,)))):
+    functions = Functions((bytes(16),), ("f",), Payloads([bytes(size)]))
+    for sequence, message in ((0, Welcome(5)), (0, Heartbeat(7, seconds=2.0)), (1, functions)):
         uplink.receive([HEADER.pack(sequence, 0), *map(bytes, encode(message))], 0.0)
     uplink.outgoing()  # the heartbeat was returned before the message came
-    uplink.receive([HEADER.pack(2, 0), *map(bytes, encode(Cancel((2,))))], 0.01)
     assert uplink.due() == pytest.approx(wait)
     uplink.tick(0.9 * wait)
     assert uplink.outgoing() == []
     uplink.tick(wait)
     (frames,) = uplink.outgoing()
-    assert message_of(frames) == Acknowledge() and HEADER.unpack(frames[0]) == (0, 2)
+    assert message_of(frames) == Acknowledge() and HEADER.unpack(frames[0]) == (0, 1)
+
+
+def test_who_no_longer_waits_for_the_acknowledgement_of_heavy_messages_delays_no_other() -> None:
+    hub = hub_of(2, heartbeat=10.0)
+    tell(hub, 0, Functions((bytes(16),), ("f",), Payloads([bytes(HEAVY_BYTES)])), 0.0, 1)
+    hub.send((0).to_bytes(16, "big"), Cancel((1,)))  # acknowledges, too
+    hub.outgoing()
+    tell(hub, 0, Cancel((1,)), 0.01, 2)
+    tell(hub, 1, Functions((bytes(16),), ("f",), Payloads([bytes(HEAVY_BYTES)])), 0.02, 1)
+    for due, number in ((0.02 + HEAVY_ACK_SECONDS, 1), (0.01 + ACK_SECONDS, 0)):
+        assert hub.due() == due
+        hub.tick(due)
+        assert said(hub) == [(number, Acknowledge())]
+
+
+def test_a_service_acknowledges_later_what_is_small() -> None:
+    hub = hub_of(2, heartbeat=10.0)
+    for number, size, now, sequence in ((0, 1, 0.0, 1), (1, HEAVY_BYTES, 0.01, 1), (0, 1, 0.02, 2)):
+        tell(hub, number, Functions((bytes(16),), ("f",), Payloads([bytes(size)])), now, sequence)
+    for due, number in ((0.01 + HEAVY_ACK_SECONDS, 1), (ACK_SECONDS, 0)):
+        assert hub.due() == due
+        hub.tick(due)
+        assert said(hub) == [(number, Acknowledge())]
 
 
 class Service:
@@ -999,16 +1023,16 @@ def test_attempts_grow_rare_where_connections_bring_nothing() -> None:
 
 
 def test_who_waits_for_an_acknowledgement_gets_it_in_time_whoever_else_waits() -> None:
-    hub = hub_of(3)
+    hub = hub_of(3, heartbeat=10.0)
     for number, sequence, now in ((0, 1, 0.10), (1, 1, 0.11), (0, 2, 0.12), (2, 1, 0.13)):
         tell(hub, number, Cancel((1,)), now, sequence)
-    assert hub.due() == pytest.approx(0.15)
+    assert hub.due() == pytest.approx(0.10 + ACK_SECONDS)
     hub.send((1).to_bytes(16, "big"), Cancel((1,)))  # acknowledges, too
     hub.outgoing()
-    hub.tick(0.151)
-    assert said(hub) == [(0, Acknowledge())] and hub.due() == pytest.approx(0.18)
-    tell(hub, 0, Cancel((1,)), 0.16, 3)
-    hub.tick(0.181)
-    assert said(hub) == [(2, Acknowledge())] and hub.due() == pytest.approx(0.21)
-    hub.tick(0.211)
+    hub.tick(0.101 + ACK_SECONDS)
+    assert said(hub) == [(0, Acknowledge())] and hub.due() == pytest.approx(0.13 + ACK_SECONDS)
+    tell(hub, 0, Cancel((1,)), 0.11 + ACK_SECONDS, 3)
+    hub.tick(0.131 + ACK_SECONDS)
+    assert said(hub) == [(2, Acknowledge())] and hub.due() == pytest.approx(0.11 + 2 * ACK_SECONDS)
+    hub.tick(0.111 + 2 * ACK_SECONDS)
     assert said(hub) == [(0, Acknowledge())]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 
 import pytest
@@ -12,6 +13,8 @@ from scaler_io.links.streams import (
     ACK_MESSAGES,
     ACK_SECONDS,
     HEADER,
+    HEAVY_ACK_SECONDS,
+    HEAVY_BYTES,
     KEPT_OVERHEAD,
     Frames,
     Stream,
@@ -105,25 +108,37 @@ def test_headers_that_are_none() -> None:
 
 def test_an_acknowledgement_goes_alone_after_a_while_or_many_messages() -> None:
     stream = Stream()
-    assert stream.acknowledgement_due() is None and not stream.owes_acknowledgement(1e9)
+    assert stream.acknowledge_at == math.inf
     stream.read(HEADER.pack(1, 0), 10.0)
     stream.read(HEADER.pack(2, 0), 10.0 + ACK_SECONDS / 2)
-    due = stream.acknowledgement_due()
-    assert due == 10.0 + ACK_SECONDS
-    assert not stream.owes_acknowledgement(due - 1e-6) and stream.owes_acknowledgement(due)
+    assert stream.acknowledge_at == 10.0 + ACK_SECONDS
     stream.write(Acknowledge())
-    assert stream.acknowledgement_due() is None
+    assert stream.acknowledge_at == math.inf
     for sequence in range(3, 3 + ACK_MESSAGES):
-        assert not stream.owes_acknowledgement(20.0)
+        assert stream.acknowledge_at > 20.0
         stream.read(HEADER.pack(sequence, 0), 20.0)
-    assert stream.owes_acknowledgement(20.0)
+    assert stream.acknowledge_at == 20.0
+
+
+def test_an_acknowledgement_of_many_bytes_waits_less() -> None:
+    stream = Stream()
+    stream.read(HEADER.pack(1, 0), 10.0, HEAVY_BYTES)
+    assert stream.acknowledge_at == 10.0 + ACK_SECONDS
+    stream.read(HEADER.pack(2, 0), 10.1, 1)
+    stream.read(HEADER.pack(3, 0), 10.11, HEAVY_BYTES)
+    assert stream.acknowledge_at == 10.1 + HEAVY_ACK_SECONDS
+    stream.write(Acknowledge())
+    stream.read(HEADER.pack(4, 0), 20.0, HEAVY_BYTES)
+    assert stream.acknowledge_at == 20.0 + ACK_SECONDS
+    stream.read(HEADER.pack(5, 0), 20.49, 1)
+    assert stream.acknowledge_at == 20.0 + ACK_SECONDS, "not later than without it"
 
 
 def test_whatever_is_written_acknowledges() -> None:
     stream = Stream()
     stream.read(HEADER.pack(1, 0), 0.0)
     assert HEADER.unpack(header(stream.write(Shutdown())))[1] == 1
-    assert stream.acknowledgement_due() is None
+    assert stream.acknowledge_at == math.inf
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 5)), max_size=60))

@@ -13,7 +13,6 @@ from scaler_io.links.events import HubEvent, PeerJoined, PeerLost
 from scaler_io.links.link_record import UNREAD_LIMIT, KeptLimits, LinkFigures, LinkRecord, PeerTimeouts
 from scaler_io.links.strays import Strays
 from scaler_io.links.streams import (
-    ACK_MESSAGES,
     HEADER,
     KEPT_LIMIT,
     KEPT_MOST,
@@ -24,6 +23,7 @@ from scaler_io.links.streams import (
     StreamMismatchError,
     is_numbered,
     message_of,
+    size_of,
 )
 from scaler_io.links.suspensions import Suspensions
 from scaler_io.security.keyring import ANYONE, KeyRole, Principal
@@ -98,7 +98,7 @@ class Hub:
         self.refused_frames, self.busy = 0, 0.0
         """The second: the share of the last second for which the service was at work."""
         self.is_tick_due = False
-        """Whether `tick` must be called at once, since a peer leaves too many bytes unacknowledged."""
+        """Whether `tick` must be called at once: a peer has no connection, or leaves too many bytes unacknowledged."""
         self._token, self._refusal, self._left, self._worker_links = token, refusal, left, worker_links
         self._peers: dict[bytes, LinkRecord] = {}
         self._routes: dict[bytes, LinkRecord] = {}
@@ -110,12 +110,12 @@ class Hub:
         """Bytes that may be unread on each route without a peer."""
         self._heartbeats: deque[LinkRecord] = deque()
         """Peers in the order of their last heartbeat; forgotten ones are skipped."""
-        self._owing: dict[LinkRecord, None] = {}
-        """Peers that may wait for an acknowledgement, in the order of the messages that it is for."""
+        self._owing: tuple[dict[LinkRecord, None], ...] = ({}, {})
+        """Peers that may wait for an acknowledgement, in the order in which it is due; second: of heavy messages."""
         self._watched: dict[LinkRecord, None] = {}
         """Peers that every tick examines: with a broken route, or with too many bytes waiting or unread."""
         self._ticked_at: float | None = None
-        self._suspensions, self._strays = Suspensions(), Strays()
+        self._loss_due, self._suspensions, self._strays = math.inf, Suspensions(), Strays()
 
     @property
     def heartbeat_seconds(self) -> float:
@@ -135,7 +135,8 @@ class Hub:
         peer.heard_at, peer.confirmed = now, True
         stream = peer.stream
         try:
-            if not stream.read(frames[0], now):
+            before = stream.acknowledge_at
+            if not stream.read(frames[0], now, size_of(frames)):
                 return None
         except (StreamGapError, StreamMismatchError) as error:
             peer.confirmed = isinstance(error, StreamGapError)
@@ -143,11 +144,12 @@ class Hub:
             self.unreachable(route, now)
             self._leave_route(peer)
             raise
-        if stream.owed == 1:
-            self._owing.pop(peer, None)
-            self._owing[peer] = None
-        elif stream.owed >= ACK_MESSAGES:
+        if now >= stream.acknowledge_at:
             self._write_unnumbered(peer, Acknowledge())
+        elif stream.acknowledge_at != before:
+            owing = self._owing[stream.is_heavy]
+            owing.pop(peer, None)
+            owing[peer] = None
         message = self._decode(peer, frames)
         self.received[type(message).__name__] += 1
         if type(message) in _LINK_MESSAGES:
@@ -188,6 +190,7 @@ class Hub:
         if peer.broken_at is None:
             peer.broken_at = now
             self._watched[peer] = None
+            self.is_tick_due = True
 
     def refused(self, route: bytes, size: int) -> None:
         """A message of `size` bytes from this route was not allowed; too many or too long ones end the link.
@@ -267,30 +270,35 @@ class Hub:
                 sent = int(now * 1e9)
                 peer.heartbeats.append((sent, peer.unnumbered))
                 self._write_unnumbered(peer, Heartbeat(sent, seconds=interval, busy=self.busy))
-        while (owing := self._first_owing()) is not None and owing.stream.owes_acknowledgement(now):
-            del self._owing[owing]
-            if owing.broken_at is None:
-                self._write_unnumbered(owing, Acknowledge())
+        for heavy, owing in enumerate(self._owing):
+            while (first := self._first_owing(heavy)) is not None and now >= first.stream.acknowledge_at:
+                del owing[first]
+                if first.broken_at is None:
+                    self._write_unnumbered(first, Acknowledge())
+        self._loss_due = min((peer.loss_due(self.kept_limits) for peer in self._watched), default=math.inf)
         return lost
 
-    def _first_owing(self) -> LinkRecord | None:
-        """The peer that has waited longest for an acknowledgement."""
-        while self._owing:
-            peer = next(iter(self._owing))
-            if peer.stream.owed:
+    def _first_owing(self, heavy: int) -> LinkRecord | None:
+        """The peer with messages of this kind that has waited longest for an acknowledgement."""
+        owing = self._owing[heavy]
+        while owing:
+            peer = next(iter(owing))
+            if peer.stream.owed and peer.stream.is_heavy == heavy:
                 return peer
-            del self._owing[peer]
+            del owing[peer]
         return None
 
     def due(self) -> float | None:
         """When `tick` must be called; None if no peer is connected."""
-        times = [self._heartbeats[0].heartbeat_at + self.heartbeat_seconds] if self._heartbeats else []
-        if times and self._ticked_at is not None:
-            times.append(self._ticked_at + self._heartbeat)  # a longer wait would be taken for a pause
-        if (owing := self._first_owing()) is not None and (at := owing.stream.acknowledgement_due()) is not None:
-            times.append(at)
-        times += [at for peer in self._watched if (at := peer.loss_due(self.kept_limits)) < math.inf]
-        return min(times, default=None)
+        due = self._loss_due
+        if self._heartbeats:
+            due = self._heartbeats[0].heartbeat_at + self.heartbeat_seconds
+            if self._ticked_at is not None:
+                due = min(due, self._ticked_at + self._heartbeat)  # a longer wait would be taken for a pause
+        for heavy in range(len(self._owing)):
+            if (first := self._first_owing(heavy)) is not None:
+                due = min(due, first.stream.acknowledge_at)
+        return due if due < math.inf else None
 
     def _exclude_pause(self, now: float) -> None:
         """Do not count time in which this process was paused as silence: messages that came meanwhile may be unread."""
@@ -525,4 +533,5 @@ class Hub:
             del self._peers[peer.identity]
             self._links[peer.principal.key] -= 1
         self._watched.pop(peer, None)
-        self._owing.pop(peer, None)
+        for owing in self._owing:
+            owing.pop(peer, None)

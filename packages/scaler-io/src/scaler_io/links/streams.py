@@ -2,13 +2,14 @@
 
 Every message starts with a header of two little-endian 64-bit numbers: the message's sequence (0 for messages that only
 make and keep the connection) and the highest sequence received from the peer. Acknowledgements are cumulative and
-travel in the header of any message; a separate Acknowledge follows only after ACK_SECONDS or ACK_MESSAGES (one per
-message triples the 99th percentile of a round trip). An acknowledgement means that the peer's process has the message,
-nothing more; outcomes are released by other messages.
+travel in the header of any message; a separate Acknowledge follows only after ACK_SECONDS, HEAVY_ACK_SECONDS or
+ACK_MESSAGES (one per message triples the 99th percentile of a round trip). An acknowledgement means that the peer's
+process has the message, nothing more; outcomes are released by other messages.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from collections import deque
 from collections.abc import Sequence
@@ -28,9 +29,11 @@ Nobody may change a message that is passed in process: sender and receiver share
 HEADER = struct.Struct("<QQ")
 _COLUMNS_SIZE = struct.Struct("<Q")
 _HEAD = _COLUMNS_SIZE.size + HEADER.size
-ACK_SECONDS = 0.05
-PATIENT_ACK_SECONDS = 0.5
-"""The same of a peer that receives little, while the service is busy: its next message may come before."""
+ACK_SECONDS = 0.5
+"""How long an acknowledgement waits for a message that carries it: each separate one wakes two processes."""
+HEAVY_ACK_SECONDS = 0.05
+"""The same of one for more than HEAVY_BYTES, which the sender keeps in memory, or counts as under way."""
+HEAVY_BYTES = 16 * 1024
 ACK_MESSAGES = 256
 KEPT_LIMIT = 64 * 1024 * 1024
 """Bytes sent and not acknowledged, without the largest message, beyond which a peer must acknowledge some."""
@@ -87,6 +90,11 @@ def message_of(frames: Frames) -> Message:
     return message
 
 
+def size_of(frames: Frames) -> int:
+    """The bytes of a message with its header; 0 for one that is passed in process."""
+    return sum(map(len, frames)) if type(frames[1]) is bytes else 0
+
+
 class StreamGapError(ProtocolError):
     """Messages of a numbered stream are missing: a new epoch must begin, which sends them again."""
 
@@ -102,10 +110,10 @@ class Stream:
         "_kept",
         "_largest",
         "_longest",
-        "_owed_since",
+        "_owed_bytes",
         "_written",
         "_written_before",
-        "ack_seconds",
+        "acknowledge_at",
         "in_process",
         "kept_bytes",
         "owed",
@@ -116,21 +124,21 @@ class Stream:
     def __init__(self, *, in_process: bool = False, longest: int | None = None) -> None:
         """`longest`: bytes of the longest message that the peer receives; None if it receives any."""
         self.in_process = in_process
-        self.ack_seconds = ACK_SECONDS
-        """How long an acknowledgement may wait for a message that carries it."""
         self._longest = longest
         self.sent = 0
         self.received = 0
         self.kept_bytes = 0
         self.owed = 0
         """Messages received and not yet acknowledged."""
+        self.acknowledge_at = math.inf
+        """When a separate Acknowledge must be sent for them."""
         self._kept: deque[tuple[int, int, Frames]] = deque()
         self._largest: deque[tuple[int, int]] = deque()
         """Sequence and size of the largest kept message, then of the largest after it, and so on.
 
         Only messages above MESSAGE_LIMIT are listed.
         """
-        self._owed_since = 0.0
+        self._owed_bytes = 0
         self._written: int | None = None
         """The last message of this epoch that may have been written, once its connection is gone."""
         self._written_before = 0
@@ -159,11 +167,12 @@ class Stream:
                 while self._largest and self._largest[-1][1] <= kept:
                     self._largest.pop()
                 self._largest.append((sequence, kept))
-        self.owed = 0
+        self.owed = self._owed_bytes = 0
+        self.acknowledge_at = math.inf
         return [HEADER.pack(sequence, self.received), *body]
 
-    def read(self, header: bytes, now: float) -> bool:
-        """Process the header of a received message; False means that it is a duplicate.
+    def read(self, header: bytes, now: float, size: int = 0) -> bool:
+        """Process the header of a received message of `size` bytes; False means that it is a duplicate.
 
         Raises StreamGapError if messages before it are missing, StreamMismatchError if it acknowledges a message that
         was never sent, ProtocolError if it is no header.
@@ -181,10 +190,20 @@ class Stream:
         if sequence != self.received + 1:
             raise StreamGapError(f"message {sequence} came after message {self.received}")
         self.received = sequence
-        if not self.owed:
-            self._owed_since = now
         self.owed += 1
+        self._owed_bytes += size
+        if self.owed >= ACK_MESSAGES:
+            self.acknowledge_at = now
+        elif self.is_heavy:
+            self.acknowledge_at = min(self.acknowledge_at, now + HEAVY_ACK_SECONDS)
+        elif self.owed == 1:
+            self.acknowledge_at = now + ACK_SECONDS
         return True
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether the messages that wait for an acknowledgement have more than HEAVY_BYTES."""
+        return self._owed_bytes > HEAVY_BYTES
 
     def acknowledge(self, acknowledged: int) -> None:
         """Drop the kept messages up to this sequence: the peer has them."""
@@ -203,14 +222,6 @@ class Stream:
     def oldest(self) -> int:
         """The sequence of the first unacknowledged message, or of the next one if all are acknowledged."""
         return self._kept[0][0] if self._kept else self.sent + 1
-
-    def owes_acknowledgement(self, now: float) -> bool:
-        """Whether a separate Acknowledge must be sent now."""
-        return self.owed >= ACK_MESSAGES or (self.owed > 0 and now >= self._owed_since + self.ack_seconds)
-
-    def acknowledgement_due(self) -> float | None:
-        """When a separate Acknowledge must be sent; None if every message is acknowledged."""
-        return self._owed_since + self.ack_seconds if self.owed else None
 
     def broken(self, unwritten: Frames | None = None) -> None:
         """The connection is gone, and did not take this message; what is sent from now on waits for the next epoch."""

@@ -10,17 +10,14 @@ from typing import Any
 
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp, UplinkEvent
 from scaler_io.links.streams import (
-    ACK_MESSAGES,
-    ACK_SECONDS,
     LONGEST_HEARTBEAT_SECONDS,
-    PATIENT_ACK_SECONDS,
     Frames,
     Stream,
     StreamMismatchError,
     is_numbered,
     message_of,
+    size_of,
 )
-from scaler_protocol.coalescing import pressure
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Acknowledge, Heartbeat, Hello, NeedHello, Refused, Welcome
 from scaler_protocol.messages import MESSAGE_MOST, Message
@@ -52,18 +49,12 @@ class LinkState(Enum):
 
 
 class Uplink:
-    """The connecting side of one link; `in_process` if messages are passed as objects instead of encoded.
+    """The connecting side of one link; `in_process` if messages are passed as objects instead of encoded."""
 
-    One that is `patient` acknowledges later while the service is busy: for peers that are not sent much.
-    """
-
-    def __init__(
-        self, hello: Hello, now: float, *, timeout_seconds: float, in_process: bool = False, patient: bool = False
-    ) -> None:
+    def __init__(self, hello: Hello, now: float, *, timeout_seconds: float, in_process: bool = False) -> None:
         self.state = LinkState.DOWN
         self.peer_incarnation = 0
-        self._hello, self._patient = hello, patient
-        self._timeout = timeout_seconds
+        self._hello, self._timeout = hello, timeout_seconds
         self._heartbeat = 1.0
         self.busy = 0.0
         """The share of a second for which the service was at work, as it has told last."""
@@ -170,12 +161,12 @@ class Uplink:
         if self.state is LinkState.UP:
             self._silent_since = now
             try:
-                if not self._stream.read(frames[0], now):
+                if not self._stream.read(frames[0], now, size_of(frames)):
                     return []
             except StreamMismatchError:
                 self.peer_incarnation = 0
                 raise
-            if self._stream.owed >= ACK_MESSAGES:
+            if now >= self._stream.acknowledge_at:
                 self._out.append(self._stream.write(Acknowledge()))
         handler = self._handlers.get(type(message))
         if handler is not None:
@@ -196,7 +187,7 @@ class Uplink:
             if now >= self._heartbeat_at + _MISSED * self._heartbeat:
                 self._heartbeat_at = now
                 self._out.append(self._stream.write(Heartbeat(sent=int(now * 1e9))))
-            elif self._stream.owes_acknowledgement(now):
+            elif now >= self._stream.acknowledge_at:
                 self._out.append(self._stream.write(Acknowledge()))
             return []
         if self.state is LinkState.GREETING and now >= self._silent_since + GREETING_SECONDS:
@@ -223,16 +214,13 @@ class Uplink:
             at = self._attempt_at if self.state is LinkState.DOWN else self._silent_since + GREETING_SECONDS
             return min(at, self._ticked_at + self._heartbeat)  # a longer wait would be taken for a pause
         due = min(self._heartbeat_at + _MISSED * self._heartbeat, self._ticked_at + self._heartbeat)
-        acknowledge = self._stream.acknowledgement_due()
-        return due if acknowledge is None else min(due, acknowledge)
+        return min(due, self._stream.acknowledge_at)
 
     def _heartbeat_received(self, heartbeat: Heartbeat, now: float) -> list[UplinkEvent]:
         if self.state is LinkState.UP:
             self._is_there = True
             self._heartbeat = heartbeat.seconds or self._heartbeat
             self.busy = heartbeat.busy
-            is_patient = self._patient and pressure(self.busy) > 0
-            self._stream.ack_seconds = PATIENT_ACK_SECONDS if is_patient else ACK_SECONDS
             if not heartbeat.echo:
                 self._heartbeat_at = now
                 self._out.append(self._stream.write(Heartbeat(heartbeat.sent, echo=True)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 from scaler_io.links.effects import Log, Send, Stop, perform_each
 from scaler_io.links.events import HubEvent, SendFailed
 from scaler_io.links.hub import Hub
-from scaler_io.links.streams import ACK_SECONDS, Frames
+from scaler_io.links.streams import Frames
 from scaler_io.service.logs import write
 from scaler_io.service.sweep import Sweep
 from scaler_io.service.turn_loop import TurnLoop
@@ -131,6 +132,9 @@ class ServiceTurn:
         finally:
             self._write(now)
         self._measure(now)
+        if self._tick_at > now:
+            due = self._hub.due()
+            self._tick_at = now + _IDLE_SECONDS if due is None else due
         due = self._core.due()
         return self._tick_at if due is None else min(due, self._tick_at)
 
@@ -198,13 +202,10 @@ class ServiceTurn:
             if arrived or count < self._batch or self._clock() > until:
                 break
         self._batch = max(1, received) if arrived else min(_BATCH, 2 * self._batch)
-        if received:
-            self._tick_at = min(self._tick_at, now + ACK_SECONDS)
         if now >= self._tick_at:
+            self._tick_at = math.inf
             for peer, event in self._hub.tick(now):
                 self._handle_link_event(peer, event, now)
-            due = self._hub.due()
-            self._tick_at = now + _IDLE_SECONDS if due is None else due
 
     def _handle_link_event(self, peer: bytes, event: HubEvent, now: float) -> None:
         """Pass an event to the core that is no message of the peer."""
@@ -237,7 +238,6 @@ class ServiceTurn:
         for route, written in outgoing:
             if not self._send(route, written):
                 self._hub.unreachable(route, now, written)
-                self._tick_at = min(self._tick_at, now + ACK_SECONDS)
         for route in cuts:
             self._listener.cut(route)
         if self._hub.is_tick_due:

@@ -73,9 +73,7 @@ async def work(
     loop = asyncio.get_running_loop()
     in_process = isinstance(scheduler, InProcessListener)
     hello = _hello(config, forking, name, host)
-    uplink = Uplink(
-        hello, loop.time(), timeout_seconds=config.death_timeout_seconds, in_process=in_process, patient=True
-    )
+    uplink = Uplink(hello, loop.time(), timeout_seconds=config.death_timeout_seconds, in_process=in_process)
     credentials = config.credentials(WORKER_KEYS)
     replicas = _host_replicas(forking, name, credentials)
     dialer = _dialer(scheduler, uplink, credentials)
