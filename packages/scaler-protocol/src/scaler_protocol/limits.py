@@ -326,7 +326,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "text_subjects": _NAMES,
     },
     "MonitorHistory": {
-        **dict.fromkeys(("failure_times", "event_times", "figure_times"), _MOMENTS),
+        **dict.fromkeys(("failure_times", "event_times", "figure_times", "forgotten_times"), _MOMENTS),
         **dict.fromkeys(("figure_waiting", "figure_assigned", "figure_running"), _COUNTS),
         "run_counts": Column(Whole(1, 2**64 - 1), ENTRIES),
         "failure_functions": _NAMES,
@@ -339,6 +339,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "run_functions": _NAMES,
         "run_hosts": _NAMES,
         "growth_functions": _NAMES,
+        "forgotten_functions": _NAMES,
     },
 }
 

@@ -498,6 +498,8 @@ struct MonitorHistory {
   growthRuns @39 :List(UInt64);
   growthRaised @40 :List(UInt64);
   growthSizes @41 :List(UInt64);
+  forgottenFunctions @42 :List(Text);
+  forgottenTimes @43 :List(Float64);
 }
 struct NeedStorageStatus {}
 struct StorageStatus {

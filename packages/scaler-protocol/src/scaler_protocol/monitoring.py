@@ -288,7 +288,7 @@ class MonitorHistory:
 
     The last failures with their errors, the last events of each kind, what tasks printed last, figures of the last ten
     minutes, and RunFigures. Failures and events have the numbers that they had as texts of TaskEvents.
-    `failure_profiles` holds one packed profile for each.
+    `failure_profiles` holds one packed profile for each. `forgotten_functions` had more failures, the last one then.
     """
 
     COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (
@@ -309,6 +309,7 @@ class MonitorHistory:
             "growth_functions", "growth_agents", "growth_pids", "growth_peaks", "growth_runs", "growth_raised",
             "growth_sizes",
         ),
+        ("forgotten_functions", "forgotten_times"),
     )  # fmt: skip
 
     failure_numbers: Sequence[int] = ()
@@ -353,6 +354,8 @@ class MonitorHistory:
     growth_runs: Sequence[int] = ()
     growth_raised: Sequence[int] = ()
     growth_sizes: Sequence[int] = ()
+    forgotten_functions: Sequence[str] = ()
+    forgotten_times: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)

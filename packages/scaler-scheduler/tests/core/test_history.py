@@ -158,6 +158,26 @@ def test_the_type_of_an_exception_that_is_stored_is_known(make_driver: type[Sche
     assert len(history.excerpts) == EXCERPTS and max(map(len, history.excerpts.values())) <= 4096
 
 
+def test_functions_of_failures_that_are_forgotten_are_told(
+    make_driver: type[SchedulerDriver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = make_driver()
+    history = driver.core.state.event_log.history
+    monkeypatch.setattr(history, "failures", SharedRing(2, 2 * 10_000))
+    client, agent = driver.client(), driver.agent()
+    times = []
+    for _ in range(3):
+        assert not decoded(history.message(0.0)).forgotten_functions
+        driver.later(1.0)
+        driver.submit(client)
+        [(task, run)] = driver.runs(agent).items()
+        driver.feed(agent, Done([task], [Status.RAISED], Payloads([b"r"]), runs=[run], profiles=NO_PROFILE, agent="w"))
+        times.append(driver.core.state.event_log.now)
+    told = decoded(history.message(100.0))
+    assert (list(told.forgotten_functions), list(told.forgotten_times)) == (["module:function"], [100.0 + times[0]])
+    assert len(told.failures) == 2
+
+
 def test_what_runs_say_about_hosts_and_workers_is_told_to_who_comes_late(make_driver: type[SchedulerDriver]) -> None:
     driver = make_driver()
     client, agent = driver.client(), driver.agent()

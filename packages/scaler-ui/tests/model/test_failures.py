@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import EventKind, MonitorHistory, TaskEvents, TaskStep
-from scaler_protocol.profiles import Profile
+from scaler_protocol.profiles import NO_PROFILE, Profile
 from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.failed_task import FAILURES, NO_RESULT, UNKNOWN_TYPE
 from scaler_ui.model.failures import failed_tasks, failure_groups, failures_of
@@ -103,13 +103,33 @@ def test_a_flood_of_failures_is_counted_as_at_least_so_many(model: MonitorModel)
 
 def test_who_comes_after_a_flood_counts_at_least_what_the_scheduler_remembers(publications: Publications) -> None:
     history = MonitorHistory(
-        failure_numbers=(1, 2), failure_times=(990.0, 991.0), failure_tasks=(1, 2), failure_functions=("f", "f"),
+        failure_numbers=(1, 2), failure_times=(990.0, 991.0), failure_tasks=(1, 2), failure_functions=("f", "g"),
         failure_sessions=(7, 7), failure_clients=("c", "c"), failure_agents=(1, 1), failure_agent_names=("a", "a"),
         failure_statuses=(Status.RAISED, Status.RAISED), failure_profiles=2 * PLAIN, failures=("E: 1", "E: 2"),
+        forgotten_functions=("f", "g"), forgotten_times=(989.0, 399.0),
     )  # fmt: skip
-    for raised, said in ((2, "2 tasks of f raised lately."), (20_000, "At least 2 tasks of f raised lately.")):
-        model = publications.model_of(publications.status(raised=raised, failed=0, snapshot=True), history)
-        assert said in [each.text for each in findings(model, 50.0)]
+    model = publications.model_of(publications.status(raised=20_000, snapshot=True), history)
+    said = [each.text for each in findings(model, 50.0)]
+    assert "At least 1 task of f raised lately." in said and "1 task of g raised lately." in said
+
+
+def test_failures_that_came_without_their_texts_are_counted_as_at_least_so_many(publications: Publications) -> None:
+    """The scheduler sends so many texts at once; a task that never ran has none."""
+    model = publications.model_of(
+        publications.status(at=1000.0),
+        publications.groups((8, "f", 7, 0, "", ""), (9, "g", 7, 0, "", "")),
+        publications.batch(TaskStep.WAITING, 8, 1, 2),
+        publications.batch(TaskStep.WAITING, 9, 3, 4),
+        publications.batch(TaskStep.LACKING, 3, 4),
+    )
+    texts: dict[str, Any] = {
+        "text_numbers": (1, 2), "text_times": (1000.0, 1000.0), "text_levels": (40, 40), "text_tasks": (1, 3),
+        "text_kinds": (EventKind.FAILURE, EventKind.FAILURE), "text_subjects": ("", ""), "texts": ("E: 1", "E: 3"),
+    }  # fmt: skip
+    raised: dict[str, Any] = {"statuses": bytes([Status.RAISED] * 4), "profiles": 3 * PLAIN + NO_PROFILE}
+    model.take(publications.batch(TaskStep.ENDED, 1, 1, 2, 3, 4, **raised, **texts), 50.0)
+    said = [each.text for each in findings(model, 50.0)]
+    assert "At least 1 task of f raised lately." in said and "1 task of g raised lately." in said
 
 
 def test_an_error_that_is_cut_off_ends_with_dots(model: MonitorModel) -> None:

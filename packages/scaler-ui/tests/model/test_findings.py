@@ -313,7 +313,7 @@ def test_time_that_nobody_can_tell_is_not_told(publications: Publications, healt
     assert first.text.endswith("1 waiting.") and first.place == ""
     assert any("far longer than its function usually does" in each.text for each in others)
     rows = overview.progress(healthy, PageRequest(order="seconds", descending=True)).rows
-    assert [(row["function"], row["left"]) for row in rows] == [("f", "unknown"), ("h", "unknown")]
+    assert [(row["function"], row["left"]) for row in rows] == [("f", "unknown"), ("h", "no worker")]
 
 
 def test_functions_with_few_tasks_run_beside_each_other(publications: Publications, healthy: MonitorModel) -> None:

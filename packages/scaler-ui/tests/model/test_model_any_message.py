@@ -71,6 +71,7 @@ def published(publications: Publications) -> list[Any]:
         figure_times=(NOW - 60,), figure_cpus=(0.5,), figure_rsses=(10**9,),
         figure_ended=(1,), figure_waiting=(1,), figure_assigned=(1,), figure_running=(1,),
         printed_numbers=(1,), printed_tasks=(1,), printed_attempts=(1,), printed=("hello\n",),
+        forgotten_functions=("math:sqrt",), forgotten_times=(NOW - 40,),
         run_functions=("math:sqrt",), run_hosts=("vm",), run_counts=(10,), run_seconds=(1.0,), run_squares=(1.1,),
         run_failures=(0.1,),
     )  # fmt: skip

@@ -107,7 +107,7 @@ def test_lines_share_their_times_and_are_interrupted_where_nothing_was_heard(pub
 
 
 @pytest.mark.parametrize("status", [Status.FAILED, Status.RAISED])
-def test_nothing_is_said_of_what_was_not_measured(publications: Publications, status: Status) -> None:
+def test_nothing_is_said_of_what_was_not_measured(publications: Publications, status: int) -> None:
     """All runs of a function were lost with their workers, or what its tasks need has raised."""
     model = publications.model_of(
         publications.status(1, at=1000.0),

@@ -112,10 +112,14 @@ def two_nights(publications: Publications) -> MonitorModel:
 def test_two_nights_are_compared(publications: Publications) -> None:
     model = two_nights(publications)
     page = workload_views.workloads(model, EVERYTHING)
-    assert [(row["workload"], row["client"], row["tasks"], row["failures"]) for row in page.rows] == [
-        (2, "tuesday", 12, 1),
-        (1, "monday", 10, 0),
+    assert [(row["workload"], row["client"], row["tasks"], row["failures"], row["change"]) for row in page.rows] == [
+        (2, "tuesday", 12, 1, "+36%"),
+        (1, "monday", 10, 0, ""),
     ]
+    for order in (PageRequest(order="change", descending=True), PageRequest(order="change")):
+        assert [row["workload"] for row in workload_views.workloads(model, order).rows] == [2, 1][
+            :: order.descending or -1
+        ]
     assert (
         page.rows[1] | {"mean": "2.0 s", "p50": "2.0 s", "p95": "2.0 s", "wait": "4.0 s", "cpu": "1.0 s"}
         == page.rows[1]
@@ -134,6 +138,17 @@ def test_two_nights_are_compared(publications: Publications) -> None:
     ]
     others = workload_views.others(model, "2", PageRequest(order="last"))
     assert [(row["compared"], row["shown"]) for row in others.rows] == [("compare with 1", "2")]
+
+
+def test_the_workload_before_ended_last_before_or_else_began_before() -> None:
+    table = WorkloadTable()
+    for session, (function, since, at) in enumerate(
+        (("f", 1.0, 9.0), ("f", 2.0, 5.0), ("f", 6.0, 7.0), ("f", 10.0, 11.0), ("g", 6.0, 8.0), ("f", 3.0, 20.0)), 1
+    ):
+        table.ended(function, session, Status.VALUE, since, at)
+    expected = {2: 1, 3: 2, 4: 1, 6: 1}
+    assert {number: before.number for number, before in table.before_each().items()} == expected
+    assert {n: before.number for n, each in table.rows.items() if (before := table.before(each))} == expected
 
 
 def test_a_first_workload_is_shown_alone_and_unknown_ones_are_unknown(publications: Publications) -> None:

@@ -81,8 +81,8 @@ class SharedRing(Generic[E]):
         self._owners: dict[Hashable, _Owner[E]] = {}
         self._added = 0
 
-    def add(self, owner: Hashable, entry: E, size: int, kind: Hashable = None) -> None:
-        """Add an entry, and forget what exceeds the bounds."""
+    def add(self, owner: Hashable, entry: E, size: int, kind: Hashable = None) -> list[E]:
+        """Add an entry; returns the entries that are forgotten, because they exceed the bounds."""
         size = max(size, self._least)
         owned = self._owners.setdefault(owner, _Owner())
         part = owned.parts.setdefault(kind, _Part())
@@ -91,10 +91,12 @@ class SharedRing(Generic[E]):
         part.used += size
         owned.used += size
         self._used += size
+        forgotten = []
         while self._used > self._limit:
-            self._forget_one(owner, kind)
+            forgotten.append(self._forget_one(owner, kind))
+        return forgotten
 
-    def _forget_one(self, owner: Hashable, kind: Hashable) -> None:
+    def _forget_one(self, owner: Hashable, kind: Hashable) -> E:
         """Forget the oldest entry of whoever has more than his share: of this owner and kind, or of those with most."""
         owned = self._owners.get(owner)
         if owned is None or owned.used * len(self._owners) < self._limit:
@@ -104,7 +106,7 @@ class SharedRing(Generic[E]):
         if kind not in parts or parts[kind].used * len(parts) < owned.used:
             kind = max(parts, key=lambda each: parts[each].used)
         part = parts[kind]
-        _, size, _ = part.entries.popleft()
+        _, size, entry = part.entries.popleft()
         part.used -= size
         owned.used -= size
         self._used -= size
@@ -112,6 +114,7 @@ class SharedRing(Generic[E]):
             del parts[kind]
             if not parts:
                 del self._owners[owner]
+        return entry
 
     def __iter__(self) -> Iterator[E]:
         """The entries in the order in which they were added."""
@@ -201,6 +204,8 @@ class History:
     """The memory. Times are those of the core's clock."""
 
     failures: SharedRing[Failure] = field(default_factory=lambda: SharedRing(ENTRIES, FAILURE_BYTES))
+    forgotten: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    """When the last failure was that is not remembered, by function: of the last ENTRIES such functions."""
     events: SharedRing[Event] = field(default_factory=lambda: SharedRing(ENTRIES, EVENT_BYTES))
     printed: SharedRing[PrintedText] = field(default_factory=lambda: SharedRing(PRINTED, PRINTED_BYTES))
     printed_bytes: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -230,7 +235,10 @@ class History:
             b"" if stored else payload, (excerpt_of_stored or _UNKNOWN) if stored else "",
         )  # fmt: skip
         size = _ENTRY_BYTES + len(failure.payload) + len(failure.text) + len(failure.function)
-        self.failures.add(root.share, failure, size, kind=(failure.function, status))
+        for each in self.failures.add(root.share, failure, size, kind=(failure.function, status)):
+            self.forgotten[each.function] = max(each.time, self.forgotten.pop(each.function, each.time))
+            if len(self.forgotten) > ENTRIES:
+                self.forgotten.popitem(last=False)
         return failure
 
     def add_excerpt(self, task: int, text: bytes) -> None:
@@ -288,6 +296,8 @@ class History:
             failure_statuses=[failure.status for failure in failures],
             failure_profiles=b"".join([failure.profile for failure in failures]),
             failures=[failure.read() for failure in failures],
+            forgotten_functions=[shortened(function, NAME) for function in self.forgotten],
+            forgotten_times=[since + time for time in self.forgotten.values()],
             event_numbers=[event.number for event in events],
             event_times=[since + event.time for event in events],
             event_levels=[event.level for event in events],

@@ -345,12 +345,19 @@ class MonitorModel:
             events.text_subjects, events.texts, strict=True,
         ):  # fmt: skip
             self._say(MonitorEvent(*event))
-        self._failed_rows.clear()
+        self._miss_failures()
         self._take_printed(events)
         edges = from_planes(events.edges, PACKED_EDGE.size)
         self.graphs.add(events.edge_graphs, events.edge_first_tasks, events.edge_counts, edges)
         if self._beginning:
             self._begun()
+
+    def _miss_failures(self) -> None:
+        """Note the failures without a text: the scheduler sends so many at once."""
+        for task, row in self._failed_rows.items():
+            if task not in self.causes:  # those that never ran are no failures of their own
+                self.failures.has_lost(self.tasks.function_name(row), self.tasks.value("ended", row))
+        self._failed_rows.clear()
 
     def _take_batches(self, events: TaskEvents) -> None:
         at = ended = 0
@@ -387,7 +394,7 @@ class MonitorModel:
         self._keep(event)
         if event.task:
             _remember(self.faults, ((event.task, event.text),), EVENTS)
-            if (row := self._failed_rows.get(event.task)) is not None and event.kind == EventKind.FAILURE:
+            if event.kind == EventKind.FAILURE and (row := self._failed_rows.pop(event.task, None)) is not None:
                 task = self.tasks.row(row)
                 status = self.tasks.value("status", row)
                 failure = TaskFailure(event.time, task.id, task.function, task.session, task.agent, status, event.text)
@@ -421,9 +428,8 @@ class MonitorModel:
                 failure.task, failure.function, failure.session, failure.agent, failure.status, profile, failure.time
             )
         self.failures.add(failures)
-        if self.status is not None and self.status.raised + self.status.failed > len(failures):
-            for failure in failures:
-                self.failures.has_lost(failure.function, failures[0].time)
+        for function, time in zip(history.forgotten_functions, history.forgotten_times, strict=True):
+            self.failures.has_lost(function, time)
         for number, failure in zip(history.failure_numbers, failures, strict=True):
             level = logging.ERROR if failure.status == Status.RAISED else logging.WARNING
             texts.append(MonitorEvent(number, failure.time, level, EventKind.FAILURE, failure.task, "", failure.text))
@@ -498,7 +504,7 @@ class MonitorModel:
             self.ended[session, name] = self.ended.get((session, name), 0) + 1
             self.last_ends[session] = time
             workload = self.workloads.ended(name, session, status, since, time)
-            if status != Status.VALUE:
+            if status in (Status.RAISED, Status.FAILED):
                 self._failed_rows[self.tasks.value("id", row)] = row
             if status <= Status.RAISED and profile.pid:  # otherwise a task that it needs has raised, and it never ran
                 self.last_functions[agent, profile.pid] = name

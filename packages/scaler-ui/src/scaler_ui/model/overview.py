@@ -24,7 +24,7 @@ def progress(model: MonitorModel, request: PageRequest) -> TablePage:
             "done": math.floor(100 * each.ended / (each.ended + each.open)),
             "finished": each.ended,
             "open": each.open,
-            "left": in_words([each]).removesuffix(" left") or "unknown",
+            "left": in_words([each]).removesuffix(" left") or ("unknown" if each.unpredictable else "no worker"),
             "seconds": each.seconds or 0.0,
         }
         for each in estimates(model)

@@ -58,9 +58,11 @@ def others(model: MonitorModel, name: str, request: PageRequest) -> TablePage:
 
 
 def _page(model: MonitorModel, found: list[Workload], request: PageRequest) -> TablePage:
-    page = page_of([_row(model, each) for each in found], request, ("function", "client"))
+    before = model.workloads.before_each()
+    rows = [_row(model, each, before.get(each.number)) for each in found]
+    page = page_of(rows, request, ("function", "client"))
     for row in page.rows:
-        row.update({name: _seconds(row[name]) for name in _SECONDS})
+        row.update({name: _seconds(row[name]) for name in _SECONDS}, change=_percent(row["change"]))
     return page
 
 
@@ -68,7 +70,7 @@ _SECONDS = ("mean", "p50", "p95", "wait", "cpu")
 _NONE = -1.0
 
 
-def _row(model: MonitorModel, workload: Workload) -> Row:
+def _row(model: MonitorModel, workload: Workload, before: Workload | None) -> Row:
     runs = workload.runs
     seconds = runs.mean, runs.quantile(0.5), runs.quantile(0.95), workload.waits.mean, _mean_cpu(workload)
     return {
@@ -80,12 +82,22 @@ def _row(model: MonitorModel, workload: Workload) -> Row:
         "last": workload.ended,
         "tasks": workload.tasks,
         "failures": workload.failures,
+        "change": _change(runs.mean, None if before is None else before.runs.mean),
         **{name: _NONE if value is None else value for name, value in zip(_SECONDS, seconds, strict=True)},
     }
 
 
 def _seconds(value: float) -> str:
     return "" if value == _NONE else duration(value)
+
+
+def _change(value: float | None, before: float | None) -> float:
+    """By which share a figure has grown; -inf, which sorts last, where it is missing or there was nothing before."""
+    return value / before - 1 if before and value is not None else -math.inf
+
+
+def _percent(change: float) -> str:
+    return "" if change == -math.inf else f"{round(100 * change):+,}%"
 
 
 def _mean_cpu(workload: Workload) -> float | None:
@@ -200,7 +212,7 @@ def _compared(measure: Measure, this: Workload, that: Workload | None) -> Row:
         "name": measure.name,
         "this": "" if value is None else measure.write(value),
         "other": "" if before is None else measure.write(before),
-        "change": f"{round(100 * (value / before - 1)):+,}%" if before and value is not None else "",
+        "change": _percent(_change(value, before)),
     }
 
 

@@ -6,8 +6,11 @@ DurationCounts are counted in buckets, so that a workload takes as much memory f
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import field, replace
+from itertools import accumulate
+from operator import attrgetter
 
 from scaler_protocol.ids import is_nested
 from scaler_protocol.lazy_dataclass import dataclass
@@ -23,6 +26,7 @@ FORGOTTEN = 10_000
 EXCEPTIONS = 20
 """Types of exceptions that are counted for a workload; further ones count as OTHERS."""
 OTHERS = "others"
+_BEGIN, _END = attrgetter("began"), attrgetter("ended")
 _STEP = math.log(1.04)
 _LEAST = 1e-6
 
@@ -170,9 +174,15 @@ class WorkloadTable:
         return sorted(found, key=lambda each: each.ended, reverse=True)
 
     def before(self, workload: Workload) -> Workload | None:
-        """The workload of the same function that ended last before this one began; else the one that began before."""
-        found = [each for each in self.of_function(workload.function) if each.began < workload.began]
-        return next((each for each in found if each.ended <= workload.began), found[0] if found else None)
+        """The workload of the same function that ended last before this one began; else of those that began before."""
+        return _before(self.of_function(workload.function)).get(workload.number)
+
+    def before_each(self) -> dict[int, Workload]:
+        """The one before each workload that has one, by number."""
+        by_function: dict[str, list[Workload]] = {}
+        for each in self.rows.values():
+            by_function.setdefault(each.function, []).append(each)
+        return {number: found for each in by_function.values() for number, found in _before(each).items()}
 
     def _add(self, workload: Workload) -> None:
         self.rows[workload.number] = workload
@@ -195,3 +205,17 @@ class WorkloadTable:
         if len(self.forgotten) >= FORGOTTEN:
             self.forgotten.clear()  # nobody keeps them
         self.forgotten.add(workload.number)
+
+
+def _before(workloads: list[Workload]) -> dict[int, Workload]:
+    """The one before each of these, which are of one function, by number."""
+    by_end, by_begin = sorted(workloads, key=_END), sorted(workloads, key=_BEGIN)
+    latest: list[Workload] = list(accumulate(by_begin, lambda one, other: max(one, other, key=_END)))
+    ends, begins = [each.ended for each in by_end], [each.began for each in by_begin]
+    found = {}
+    for each in workloads:
+        if ended := bisect_left(ends, each.began):
+            found[each.number] = by_end[ended - 1]
+        elif begun := bisect_left(begins, each.began):
+            found[each.number] = latest[begun - 1]
+    return found

@@ -60,12 +60,12 @@ LAST_FAILURES = TableKind(
 HOSTS = TableKind(
     "hosts",
     {
-        "host": "host", "state": "state", "agents": "agents", "workers": "workers", "busy": "busy", "tasks": "tasks",
-        "cpu": "cpu", "load": "load", "memory": "memory", "available": "free memory", "disk": "free disk",
-        "shared": "free shared memory", "lag": "lag", "silence": "last heard", "deaths": "deaths",
-        "failures": "failures",
+        "host": "host", "state": "state", "deaths": "deaths", "failures": "failures", "agents": "agents",
+        "workers": "workers", "busy": "busy", "tasks": "tasks", "cpu": "cpu", "load": "load", "memory": "memory",
+        "available": "free memory", "disk": "free disk", "shared": "free shared memory", "lag": "lag",
+        "silence": "last heard",
     },
-    key="host", order="busy", links={"host": ("host", "host")},
+    key="host", order="deaths", links={"host": ("host", "host")},
 )  # fmt: skip
 CLIENTS = TableKind(
     "clients",
@@ -160,8 +160,8 @@ WORKLOADS = TableKind(
     "workloads",
     {
         "workload": "workload", "function": "function", "client": "client", "begun": "begun", "last": "last end",
-        "tasks": "tasks", "failures": "failures", "mean": "mean", "p50": "p50", "p95": "p95", "wait": "mean wait",
-        "cpu": "mean cpu",
+        "tasks": "tasks", "failures": "failures", "mean": "mean", "change": "change", "p50": "p50", "p95": "p95",
+        "wait": "mean wait", "cpu": "mean cpu",
     },
     key="workload", order="last",
     links={"workload": ("workload", "workload"), "function": ("function", "function"), "client": ("client", "client")},

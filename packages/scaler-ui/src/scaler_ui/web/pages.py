@@ -289,8 +289,9 @@ class Pages:
     def _history(self) -> None:
         heading(
             "History",
-            "A workload is what a client called of one function without a break of an hour. Open one to compare it "
-            "with an earlier one.",
+            "A workload is what a client called of one function without a break of an hour. Change is that of the "
+            "mean run since the workload of the function before: sort by it to see what has become slower. Open one to "
+            "compare the rest.",
         )
         kept = ui.label().classes("told").props('data-testid="kept" role="status"')
 
