@@ -62,7 +62,7 @@ def test_a_task_that_hangs_is_seen_where_it_hangs(
     ElementTree.fromstring(page.read_text("utf-8").partition("<svg")[2].join(["<svg", ""]).rpartition("<script>")[0])
     assert json.loads(speedscope.read_text("utf-8"))["profiles"][0]["weights"]
     other = profile_program(cluster.address, "-f", "math:sqrt", "-s", "1")
-    assert (other.returncode, other.stdout) == (1, "no task was seen running\n")
+    assert (other.returncode, other.stdout) == (1, "no task of math:sqrt was seen running\n")
     arrival.let_go()
     assert future.result() == 1 and client.submit(len, "ab").result() == 2
 

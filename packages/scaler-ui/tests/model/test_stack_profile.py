@@ -29,6 +29,11 @@ def test_parts_of_hosts_are_added_up() -> None:
     assert profile.as_collapsed() == "f;a 3\nf;a;b 7\nf;c 10\n"
 
 
+def test_an_empty_profile_names_the_function_that_was_asked_for() -> None:
+    assert StackProfile().summary == "no task was seen running"
+    assert StackProfile("Jobs:\x1b").as_text() == "no task of Jobs:\\x1b was seen running\n"
+
+
 def test_speedscope_reads_frames_by_their_numbers() -> None:
     written = json.loads(profile_of(("f;a;b", 6), ("f;a", 3)).as_speedscope())
     names = [frame["name"] for frame in written["shared"]["frames"]]

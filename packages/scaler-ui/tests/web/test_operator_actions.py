@@ -41,3 +41,14 @@ def test_an_order_to_nobody_is_dropped_and_said_so_to_who_gave_it(publications: 
     actions.turn()
     assert actions.trouble("ann") == ""
     actions.close()
+
+
+def test_an_order_that_cannot_be_written_is_told_to_its_reader_and_holds_up_no_others(publications: object) -> None:
+    model = MonitorModel(tasks=10)
+    model.status = publications.status(address="tcp://127.0.0.1:1")  # type: ignore[attr-defined]
+    actions = OperatorActions(model, Address.parse("tcp://127.0.0.1:3"))
+    actions.take_profile("x" * 5000, 1.0, "ann")
+    assert "TakeProfile.function is 'xxx" in actions.trouble("ann")
+    actions.take_profile("math:sqrt", 1.0, "ann")
+    assert actions.trouble("ann") == ""
+    actions.close()

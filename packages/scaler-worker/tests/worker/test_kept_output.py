@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from scaler_protocol.outputs import KEPT
-from scaler_worker.worker.kept_output import KeptOutput
+from scaler_worker.worker.kept_output import LINE_BYTES, KeptOutput
 
 
 class Printing:
@@ -83,6 +83,22 @@ def test_a_task_that_spoils_the_streams_harms_nobody(capfd: pytest.CaptureFixtur
         print("whole")
     assert [json.loads(line)["message"] for line in capfd.readouterr().out.splitlines()] == ["half a line", "whole"]
     assert [text for _, run, text in printing.sent if run == 8] == [b"whole\n"]
+
+
+@pytest.mark.parametrize("text", ["x", "é", "€", "💩", "\r12 %"])
+def test_a_line_that_does_not_end_is_written_in_pieces(capfd: pytest.CaptureFixture[str], text: str) -> None:
+    printing, written, lines = Printing(0, as_json=True), "", list[str]()
+    with printing.run(7, 1):
+        for count in range(1000, 9000, 1000):
+            sys.stdout.write(text * count)
+            sys.stdout.flush()
+            written += text * count
+            lines += capfd.readouterr().out.splitlines()
+            told = "".join(json.loads(line)["message"] for line in lines)
+            assert written.startswith(told) and len(written[len(told) :].encode()) <= LINE_BYTES
+    lines += capfd.readouterr().out.splitlines()
+    pieces = [json.loads(line)["message"] for line in lines]
+    assert "".join(pieces) == written and max(len(piece.encode()) for piece in pieces) <= LINE_BYTES
 
 
 def test_json_lines_name_task_worker_and_host(capfd: pytest.CaptureFixture[str]) -> None:

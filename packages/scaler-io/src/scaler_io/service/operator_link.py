@@ -11,6 +11,7 @@ from scaler_io.security.keyring import Credentials, KeyRole
 from scaler_io.transport.sockets import Context
 from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.addresses import Address
+from scaler_protocol.codec import encode
 from scaler_protocol.handshake import Goodbye, Hello, Role
 from scaler_protocol.ids import new_identity, new_incarnation, new_session
 from scaler_protocol.messages import Message
@@ -55,7 +56,11 @@ class OperatorLink:
         self._down_reason = ""
 
     def send(self, message: Message) -> None:
-        """Send a message in the next turn in which the link is up."""
+        """Send a message in the next turn in which the link is up.
+
+        Raises InvalidFieldError for one that cannot be written: in a turn it would hold up all later ones.
+        """
+        encode(message)
         self._unsent.append(message)
 
     def turn(self) -> list[Message]:

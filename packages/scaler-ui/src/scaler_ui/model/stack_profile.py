@@ -38,8 +38,9 @@ class Frame:
 
 @dataclass(slots=True)
 class StackProfile:
-    """The samples of all hosts together."""
+    """The samples of all hosts together: of tasks of a function, or of all."""
 
+    function: str = ""
     counts: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Samples by stack, which is the function of the task, and frames from the outermost to the innermost."""
     workers: int = 0
@@ -65,7 +66,8 @@ class StackProfile:
     def summary(self) -> str:
         """One sentence."""
         if not self.samples:
-            return "no task was seen running"
+            of = f" of {escaped(self.function)}" if self.function else ""
+            return f"no task{of} was seen running"
         return f"{counted(self.samples, 'sample')} of {counted(self.workers, 'worker')}"
 
     def tree(self) -> Frame:

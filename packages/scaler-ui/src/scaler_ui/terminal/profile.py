@@ -115,7 +115,7 @@ def run_profile() -> int:
 
 def taken(link: OperatorLink, asked: TakeProfile, where: str) -> StackProfile:
     """The profile; raises NoProfileError if the scheduler cannot be reached, or is lost meanwhile."""
-    profile = StackProfile()
+    profile = StackProfile(asked.function)
     link.send(asked)
     until = time.monotonic() + CONNECT_SECONDS
     joins = 0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from pathlib import Path
 
 from scaler_io.security.keyring import OPERATOR_KEYS, KeyFileError
 from scaler_io.service.operator_link import OperatorLink
 from scaler_io.transport.own_keys import credentials_for
 from scaler_protocol.addresses import Address
+from scaler_protocol.errors import InvalidFieldError
 from scaler_protocol.handshake import ServiceKind
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Cancel, Message
@@ -37,16 +37,14 @@ PROFILES = 20
 class TakenProfile:
     """A profile that a reader has asked for; `until` is its end on the clock of the actions."""
 
-    function: str
-    seconds: float
     request: int
     until: float
-    profile: StackProfile = field(default_factory=StackProfile)
+    profile: StackProfile
 
     def state(self, now: float) -> str:
         """How far it is, in one sentence."""
         if self.profile.is_complete:
-            return self.profile.summary.capitalize() + "."
+            return f"{self.profile.summary[0].upper()}{self.profile.summary[1:]}."
         if now < self.until:
             return f"Workers are sampled for another {self.until - now:.0f} s."
         if now < self.until + PROFILE_PATIENCE_SECONDS:
@@ -99,7 +97,7 @@ class OperatorActions:
     def take_profile(self, function: str, seconds: float, reader: str) -> None:
         """Have a profile taken, of tasks of this function only unless it is empty; raises AddressError as `cancel`."""
         self._requests += 1
-        taken = TakenProfile(function, seconds, self._requests, self._clock() + seconds)
+        taken = TakenProfile(self._requests, self._clock() + seconds, StackProfile(function))
         self._profiles.pop(reader, None)
         self._profiles[reader] = taken
         if len(self._profiles) > PROFILES:
@@ -121,9 +119,13 @@ class OperatorActions:
         orders.needed_until = max(orders.needed_until, orders.sent_at + max(IDLE_SECONDS, answer_seconds))
         if orders.link is None:
             orders.link = self._open(orders, reader)
-        if orders.link is not None:
+        if orders.link is None:
+            return
+        try:
             orders.link.send(message)
-            self.turn()
+        except InvalidFieldError as error:
+            orders.trouble = f"this page cannot give orders with that: {error}"
+        self.turn()
 
     def _open(self, orders: _ReaderOrders, reader: str) -> OperatorLink | None:
         if self._model.status is None:

@@ -16,6 +16,8 @@ from typing import Final, TextIO
 from scaler_protocol.outputs import KEPT
 from scaler_worker.worker.leftovers import OpenBytes, OpenText, standard_stream
 
+LINE_BYTES: Final = 16 * 1024
+"""Of a line that is written as one JSON object; the rest of a longer one is in further objects."""
 _REST: Final = "\n(more was printed; of each run {:,} bytes are kept)\n"
 
 
@@ -40,7 +42,7 @@ class KeptOutput:
         self._run, self._left = 0, 0
         """The run that printed last, and how much more of its output is kept."""
         self._lines = {1: b"", 2: b""}
-        """The beginnings of lines that are not complete, by stream."""
+        """The beginnings of lines that are not complete, by stream; at most LINE_BYTES of each."""
         self._streams: list[TextIO] = []
 
     def stream(self, number: int) -> TextIO:
@@ -71,8 +73,10 @@ class KeptOutput:
         if not self._as_json:
             return data
         self.is_unfinished = True
-        *whole, self._lines[number] = (self._lines[number] + data).split(b"\n")
-        return b"".join([self._json_line(number, line, task) for line in whole])
+        *whole, last = (self._lines[number] + data).split(b"\n")
+        *full, self._lines[number] = _pieces(last)
+        pieces = [piece for line in whole for piece in _pieces(line)] + full
+        return b"".join([self._json_line(number, piece, task) for piece in pieces])
 
     def keep(self, number: int, run: int, data: bytes) -> None:
         """Send output of a run as far as its limit allows."""
@@ -99,6 +103,18 @@ class KeptOutput:
         if task:
             entry["task"] = f"{task:x}"
         return json.dumps(entry).encode() + b"\n"
+
+
+def _pieces(line: bytes) -> list[bytes]:
+    """A line in pieces of at most LINE_BYTES, none of which begins within a character."""
+    pieces, at = [], 0
+    while len(line) - at > LINE_BYTES:
+        end = at + LINE_BYTES
+        while line[end] & 0xC0 == 0x80 and end > at + LINE_BYTES - 3:  # it continues a character
+            end -= 1
+        pieces.append(line[at:end])
+        at = end
+    return [*pieces, line[at:]]
 
 
 class _KeptBytes(OpenBytes):
