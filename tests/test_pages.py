@@ -168,7 +168,8 @@ def test_every_page_shows_what_the_scheduler_says(
     assert found["scaler_storage_memory_limit_bytes", ""] == storage.memory_limit
     assert found["scaler_storage_reads_total", "memory"] == storage.hits
 
-    page.goto(f"{site}/profile?function=support.gates:wait_at")
+    page.goto(f"{site}/task/{running[0].task_id:x}")
+    page.get_by_role("link", name="Where tasks of this function spend their time").click()
     words = f"scaler_profile {cluster.address} --function support.gates:wait_at --seconds 30"
     wait_shown(page, "command", words)
     page.goto(f"{site}/workers")

@@ -254,6 +254,22 @@ def test_silence_of_the_scheduler_is_not_that_of_object_storage(publications: Pu
     assert len(found) == 1 and found[0].startswith("Another scheduler has begun here"), "another one"
 
 
+@pytest.mark.parametrize(
+    ("usual", "runs"),
+    [(0.0002, [0.002] * 10), (0.1, [0.1] * 9 + [20.0])],
+    ids=["short runs", "one run was held up"],
+)
+def test_noise_makes_no_slow_host(
+    publications: Publications, healthy: MonitorModel, usual: float, runs: list[float]
+) -> None:
+    healthy.take(publications.groups((9, "f", 7, 0, "", "")), NOW)
+    healthy.take(publications.batch(TaskStep.WAITING, 9, *range(1, 21)), NOW)
+    healthy.take(run(publications, 1, range(1, 11), usual), NOW)
+    for task, seconds in enumerate(runs, 11):
+        healthy.take(run(publications, 2, range(task, task + 1), seconds), NOW)
+    assert "is slow" not in sentence(findings(healthy, NOW))
+
+
 def test_the_time_that_is_left_comes_from_what_was_measured(publications: Publications, healthy: MonitorModel) -> None:
     for message in (
         publications.groups((9, "f", 7, 0, "", ""), (10, "g", 8, 0, "tpu", "")),

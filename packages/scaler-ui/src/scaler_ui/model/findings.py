@@ -16,7 +16,7 @@ from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import EventKind, MonitorStatus
 from scaler_protocol.plurals import counted
 from scaler_protocol.ranges import Text
-from scaler_protocol.run_figures import Growth, RecentRuns
+from scaler_protocol.run_figures import RECENT_RUNS, Growth, RecentRuns
 from scaler_protocol.status_counts import blocked, busy_workers, off_hosts, queued, running, workers
 from scaler_protocol.units import duration, percent, size
 from scaler_protocol.waiting import WaitReasons
@@ -32,7 +32,9 @@ RECENT_SECONDS: Final = 600.0
 LEAST_RUNS: Final = 5
 """Runs of a function on a host before it is compared with others."""
 SLOW: Final = 2.0
-"""A host is slow if a function takes so many times longer there than elsewhere."""
+"""A host is slow if a function takes so many times longer there than elsewhere, and SLOW_SECONDS longer."""
+SLOW_SECONDS: Final = 0.01
+"""What the first runs of a process cost, and others beside it, is more than this where runs are short."""
 LAG_SECONDS: Final = 0.5
 STORAGE_SECONDS: Final = 1.0
 """Object storage is slow if it takes longer to say how it is; the scheduler looks for its answer every 0.1 s or so."""
@@ -335,7 +337,9 @@ def _odd_runs(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
         )
         others = zip(seconds, deviations, failures, strict=True)
         for (host, runs), (usual, spread, failing) in zip(hosts.items(), others, strict=True):
-            if runs.seconds > SLOW * usual + 2 * spread:
+            # One run that was held up makes no slow host.
+            surely = runs.seconds - 2 * runs.deviation / math.sqrt(min(runs.count, RECENT_RUNS))
+            if surely > max(SLOW * usual + 2 * spread, usual + SLOW_SECONDS):
                 taken = f"{duration(runs.seconds)} there, {duration(usual)} elsewhere"
                 text = f"Host {host} is slow: {called} takes {taken}."
                 yield Finding(Severity.WARNING, text, host, "host")

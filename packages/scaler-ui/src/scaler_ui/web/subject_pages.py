@@ -23,6 +23,7 @@ from scaler_ui.web.operator_actions import OperatorActions
 from scaler_ui.web.parts import FactList, ServerTable, heading, login_hint, reader_of_page, subheading
 
 RUN_AGAIN = "To run such a task again: future.retry() in the program that submitted it."
+PROFILED = "Where tasks of this function spend their time"
 NOT_KEPT = "Nothing, or it was not kept: scaler_cluster --output-limit-per-task says how much is."
 REFRESH_SECONDS = 1.0
 
@@ -159,8 +160,14 @@ class SubjectPages:
                 copy.set_visibility(bool(text))
                 place = self._model.tasks.find(task)
                 if place is not None:
-                    order.set_visibility(self._model.tasks.state(place) in subjects.OPEN)
+                    state = self._model.tasks.state(place)
+                    order.set_visibility(state in subjects.OPEN)
+                    doing.set_visibility(state == "running")
 
+            place = self._model.tasks.find(task)
+            function = "" if place is None else self._model.tasks.function_name(place)
+            doing = ui.link(PROFILED, address("profile", function=function))
+            doing.set_visibility(False)
             with ui.column() as order:
                 self._act("cancel this task", "cancel", lambda actions, reader: actions.cancel(task, reader))
             tell()
@@ -239,7 +246,7 @@ class SubjectPages:
         ServerTable(FAILED_TASKS, partial(failures.failed_tasks, self._model, function, exception))
 
     def _fill_function(self, function: str) -> None:
-        ui.link("Where its tasks spend their time", address("profile", function=function))
+        ui.link(PROFILED, address("profile", function=function))
         subheading("Its workloads")
         kind = replace(WORKLOADS, filtered=False)
         ServerTable(kind, partial(workload_views.workloads, self._model, function=function), "workloads.")
