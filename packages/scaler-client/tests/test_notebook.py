@@ -16,6 +16,7 @@ from scaler_client.notebook import (
     Card,
     Link,
     ShownInNotebooks,
+    dashboard_of,
     dashboard_row,
     monitor_of,
     page_row,
@@ -56,6 +57,24 @@ def test_pages_are_those_of_the_local_cluster_or_of_the_environment(monkeypatch:
     monkeypatch.setitem(served_pages, "tcp://127.0.0.1:2345", "http://127.0.0.1:8081/?token=y")
     assert dashboard_row("tcp://127.0.0.1:2345") == Link("http://127.0.0.1:8081/", "http://127.0.0.1:8081/?token=y")
     assert page_row("task/ff", "ff") == "ff", "whose task it is, is not known"
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["localhost:8081", "x", "http://[", "http://h:99999/", "http://", "//h/", "javascript:x()", "http://h/\n", " "],
+)
+def test_an_environment_that_names_no_pages_is_told_and_breaks_no_card(
+    said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DASHBOARD_VARIABLE, f"{said}?token=secret")
+    told = f"SCALER_DASHBOARD is {said!r}: write where the pages are, such as http://host:8081/"
+    with pytest.raises(ValueError) as raised:
+        dashboard_of("tcp://127.0.0.1:2345")
+    assert str(raised.value) == told
+    assert dashboard_row("tcp://127.0.0.1:2345") == told and page_row("task/ff", "ff") == "ff"
+    monkeypatch.setitem(served_pages, "tcp://127.0.0.1:2345", "http://127.0.0.1:8081/?token=y")
+    assert dashboard_of("tcp://127.0.0.1:2345") == "http://127.0.0.1:8081/?token=y"
+
 
 
 class Thing(ShownInNotebooks):

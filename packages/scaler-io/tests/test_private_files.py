@@ -21,8 +21,9 @@ def test_a_directory_that_every_user_may_write_needs_a_sticky_bit(mode: int, fau
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no modes")
 def test_why_a_file_is_not_private_is_told(tmp_path: Path) -> None:
-    plain, second, fifo = (tmp_path / name for name in ("plain", "second", "fifo"))
+    plain, second, fifo, link = (tmp_path / name for name in ("plain", "second", "fifo", "link"))
     plain.touch(0o644)
+    link.symlink_to(plain)
     os.mkfifo(fifo, 0o600)
 
     def fault(path: Path) -> str:
@@ -32,6 +33,7 @@ def test_why_a_file_is_not_private_is_told(tmp_path: Path) -> None:
 
     assert fault(plain) == "other users can use it (mode 644): chmod 600"
     assert fault(fifo) == "it is no regular file"
+    assert fault(link) == "it is a symbolic link: name the file that it leads to"
     plain.chmod(0o600)
     os.close(open_private(plain, os.O_RDONLY))
     second.hardlink_to(plain)

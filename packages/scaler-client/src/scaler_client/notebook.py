@@ -162,13 +162,19 @@ def monitor_of(scheduler: str) -> str:
 
 
 def dashboard_of(scheduler: str | None) -> str | None:
-    """Where the pages of a scheduler are: of a local cluster, or what the environment says; None if neither does."""
-    return served_pages.get(scheduler or "") or os.environ.get(DASHBOARD_VARIABLE) or None
+    """Where the pages of a scheduler are: of a local cluster, or what the environment says; None if neither does.
+
+    Raises ValueError if the environment says what is no address of pages.
+    """
+    return served_pages.get(scheduler or "") or _said_by_environment() or None
 
 
 def dashboard_row(scheduler: str | None) -> str | Link:
     """The pages of a scheduler as a value of a card; empty if they are not known."""
-    link = dashboard_of(scheduler)
+    try:
+        link = dashboard_of(scheduler)
+    except ValueError as error:  # a card has no other place to say so
+        return str(error)
     return Link(_without_token(link), link) if link else ""
 
 
@@ -176,11 +182,30 @@ def page_row(place: str, text: str) -> str | Link:
     """A text with a page, if there is one place of pages only."""
     from urllib.parse import urlsplit
 
-    sites = {*served_pages.values(), os.environ.get(DASHBOARD_VARIABLE) or ""} - {""}
+    try:
+        sites = {*served_pages.values(), _said_by_environment()} - {""}
+    except ValueError:  # the card of the client says so
+        return text
     if len(sites) != 1:
         return text
     site = urlsplit(sites.pop())
     return Link(text, site._replace(path=f"{site.path.rstrip('/')}/{place}").geturl())
+
+
+def _said_by_environment() -> str:
+    """What DASHBOARD_VARIABLE says, empty if nothing; raises ValueError if that is no address of pages."""
+    from urllib.parse import urlsplit
+
+    said = os.environ.get(DASHBOARD_VARIABLE, "")
+    try:
+        parts = urlsplit(said)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # "[" without "]", a port above 65535
+        is_address = False
+    if said and not (is_address and said.isprintable() and " " not in said):
+        told = said.partition("?")[0]  # behind it is the token
+        raise ValueError(f"{DASHBOARD_VARIABLE} is {told!r}: write where the pages are, such as http://host:8081/")
+    return said
 
 
 def _without_token(link: str) -> str:

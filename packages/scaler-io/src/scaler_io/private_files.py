@@ -32,9 +32,15 @@ def is_private_directory(path: Path) -> bool:
 def open_private(path: Path, flags: int) -> int:
     """Open a regular file of this user that others cannot use, and return its descriptor; raises OSError.
 
-    That is PermissionError for another file: a device, a file with a second name, one that others can use.
+    That is PermissionError for another file: a device, a link, a file with a second name, one that others can use.
     """
-    descriptor = os.open(path, flags | _OPEN)
+    try:
+        descriptor = os.open(path, flags | _OPEN)
+    except OSError as error:
+        if error.errno == errno.ELOOP and path.is_symlink():
+            told = "it is a symbolic link: name the file that it leads to"
+            raise PermissionError(errno.EPERM, told, str(path)) from error
+        raise
     found = os.fstat(descriptor)
     if stat.S_ISREG(found.st_mode) and _is_ours_alone(found) and found.st_nlink <= 1:
         return descriptor

@@ -540,7 +540,7 @@ def test_a_segment_is_a_file_of_ours_alone(tmp_path: Path) -> None:
     (tmp_path / "2").symlink_to(tmp_path / "1")
     (tmp_path / "3").hardlink_to(tmp_path / "1")
     for name in ("1", "2", "3"):
-        with pytest.raises(OSError, match=r"a second name \(a hard link\)|symbolic links"):
+        with pytest.raises(OSError, match=r"a second name \(a hard link\)|it is a symbolic link"):
             map_segment(str(tmp_path), name, 10)
         with pytest.raises(ObjectRefusedError, match="cannot be written"):
             SegmentWriter(str(tmp_path), name, [memoryview(b"over")])

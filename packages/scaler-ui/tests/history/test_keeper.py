@@ -197,6 +197,29 @@ def test_a_clock_that_jumps_loses_nothing(publications: Publications, tmp_path: 
     assert [value for _, value in minute_lines(model, 7)["cpu"]].count(None) == 1, "what is in the future is not drawn"
 
 
+@pytest.mark.parametrize("name", [":memory:", "file:history.db", "history.db?mode=memory"])
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such names of files")
+def test_a_name_that_sqlite_would_take_for_something_else_is_a_file(
+    publications: Publications, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = MonitorModel()
+    with keeping(Path(name), model):
+        worked(publications, model)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    with keeping(Path(name), again := MonitorModel()):
+        assert len(again.tasks) == 3
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+@pytest.mark.parametrize("target", ["real.db", "nowhere.db", "link.db"])
+def test_a_symbolic_link_is_not_followed_and_called_so(tmp_path: Path, target: str) -> None:
+    (tmp_path / "real.db").touch(0o600)
+    (link := tmp_path / "link.db").symlink_to(target)
+    with keeping(link, MonitorModel()) as keeper:
+        assert "it is a symbolic link: name the file that it leads to" in kept_sentences(keeper.state)[0]
+
+
 def test_a_file_of_another_program_stays_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     text, database = tmp_path / "notes.txt", tmp_path / "other.db"
     text.write_text("do not lose me" * 100, "utf-8")

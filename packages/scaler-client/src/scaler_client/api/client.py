@@ -423,6 +423,9 @@ class Client(ClientCalls, ShownInNotebooks):
     def dashboard_link(self) -> str | None:
         """Where the pages are: of a local cluster with `dashboard=True`, or what SCALER_DASHBOARD says; otherwise None.
 
+        Raises:
+            ValueError: SCALER_DASHBOARD says what is no address of pages.
+
         >>> client.dashboard_link is None
         True
         """

@@ -86,7 +86,9 @@ class HistoryFile:
             self._check_there()
             return
         _check_ours(self.path)
-        database = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+        # Of relative ones SQLite takes `:memory:` for no file, and `file:…` for an address.
+        path = self.path.absolute()
+        database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             database.execute("PRAGMA locking_mode = EXCLUSIVE")
             _begin_alone(database)
@@ -223,7 +225,7 @@ def _begin_alone(database: sqlite3.Connection) -> None:
 
 def _check_ours(path: Path) -> None:
     """Raise ForeignFileError if another program has made this file; a new one is created for this user alone."""
-    if not path.exists():
+    if not os.path.lexists(path):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         return
     with open(path if sys.platform == "win32" else open_private(path, os.O_RDONLY), "rb") as file:
