@@ -76,7 +76,6 @@ def test_an_environment_that_names_no_pages_is_told_and_breaks_no_card(
     assert dashboard_of("tcp://127.0.0.1:2345") == "http://127.0.0.1:8081/?token=y"
 
 
-
 class Thing(ShownInNotebooks):
     """Something that changes."""
 
