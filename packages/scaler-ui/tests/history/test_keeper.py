@@ -354,6 +354,24 @@ def test_a_full_disk_leaves_the_pages_alive_and_nothing_is_lost_when_there_is_ro
         assert [each.task for each in kept_in(path).tasks] == [*many]
 
 
+def test_memory_that_is_short_for_a_while_loses_nothing(
+    publications: Publications, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, model, write = tmp_path / "history.db", MonitorModel(), HistoryFile.write
+
+    def without_memory(file: HistoryFile, kept: Kept) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(HistoryFile, "write", without_memory)
+    with keeping(path, model) as keeper:
+        worked(publications, model)
+        wait_until(lambda: bool(turned(keeper).state.fault), "memory is short")
+        assert keeper.state.fault == "there is too little memory: raise the limit of scaler_ui, or end other programs"
+        monkeypatch.setattr(HistoryFile, "write", write)
+        wait_until(lambda: not turned(keeper).state.fault, "there is memory again")
+    assert len(kept_in(path).tasks) == 3
+
+
 def test_a_folder_that_appears_later_gets_the_history(publications: Publications, tmp_path: Path) -> None:
     path, model = tmp_path / "later" / "history.db", MonitorModel()
     with keeping(path, model) as keeper:

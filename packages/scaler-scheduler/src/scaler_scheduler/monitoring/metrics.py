@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from scaler_io.security.keyring import Credentials
 from scaler_io.service.metrics_page import MetricsPage
 from scaler_protocol.addresses import Address
-from scaler_protocol.monitoring import StorageStatus
+from scaler_protocol.monitoring import MonitorStatus, StorageStatus
 from scaler_scheduler.monitoring.publisher import STATUS_SECONDS, StatusSampler
 from scaler_scheduler.monitoring.storage_watch import StorageWatch
 
 LOGGER = logging.getLogger("scaler")
 LOOK_SECONDS = 0.1
 """Interval at which the link to the object storage server is served."""
+SILENCE_SECONDS = 10.0
+"""How old figures of object storage, which is asked every second, may become."""
 
 
 class Metrics:
@@ -27,7 +30,8 @@ class Metrics:
         self._loop = asyncio.get_running_loop()
         self._status = sampler.status()
         self._storage: StorageStatus | None = None
-        self._page = MetricsPage(address, lambda: (self._status, self._storage))
+        self._storage_heard = 0.0
+        self._page = MetricsPage(address, self._figures)
         self._watch = StorageWatch(storage, credentials=credentials)
         self._timers = [
             self._loop.call_later(STATUS_SECONDS, self._refresh, 0),
@@ -42,7 +46,12 @@ class Metrics:
 
     def _look(self, timer: int) -> None:
         self._timers[timer] = self._loop.call_later(LOOK_SECONDS, self._look, timer)
-        self._storage = self._watch.turn() or self._storage
+        if (storage := self._watch.turn()) is not None:
+            self._storage, self._storage_heard = storage, time.monotonic()
+
+    def _figures(self) -> tuple[MonitorStatus, StorageStatus | None]:
+        is_old = time.monotonic() > self._storage_heard + SILENCE_SECONDS
+        return self._status, None if is_old else self._storage
 
     def close(self) -> None:
         """Stop serving and free the address."""

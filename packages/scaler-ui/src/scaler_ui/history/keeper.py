@@ -19,7 +19,7 @@ UNWRITTEN_ROWS: Final = 500_000
 """Rows that wait for the disk; what comes when there are more is not kept."""
 END_SECONDS: Final = 10.0
 """How long the end of the program waits for the disk."""
-_FAULTS = (sqlite3.Error, OSError, ScalerError)
+_FAULTS = (sqlite3.Error, OSError, ScalerError, MemoryError)
 _log = logging.getLogger(__name__)
 
 
@@ -119,7 +119,9 @@ class HistoryKeeper:
 
 def _described(error: Exception) -> str:
     """What is wrong, and what helps, where the error does not say so itself."""
-    said = getattr(error, "strerror", None) or str(error)
+    if isinstance(error, MemoryError):
+        return "there is too little memory: raise the limit of scaler_ui, or end other programs"
+    said = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return next((f"{said}: {remedy}" for part, remedy in _REMEDIES.items() if part in said.lower()), said)
 
 
