@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -45,7 +46,7 @@ from support.tasks import explode
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +221,37 @@ def test_every_page_shows_what_the_scheduler_says(
     assert "connected" in shown(page, "events")
 
 
+NOTING_DRAWS = """
+window.drawn ??= new Map();
+const data = JSON.stringify([this.options.xAxis, this.options.series.map((each) => each.data)]);
+window.drawn.set(this, [...(window.drawn.get(this) ?? []), data]);
+this.chart.setOption("""
+"""What a page does whenever it draws a chart: it notes the data."""
+
+
+@pytest.mark.parametrize("address", ["", "stream"])
+@pytest.mark.parametrize("by_link", [False, True])
+def test_a_chart_is_drawn_once_when_it_is_new_and_once_for_each_change(
+    page: Page, site: str, client: Client, gate: Gate, address: str, by_link: bool
+) -> None:
+    def noting(route: Route) -> None:
+        answer = route.fetch()
+        assert answer.text().count("this.chart.setOption(") == 1
+        route.fulfill(response=answer, body=answer.text().replace("this.chart.setOption(", NOTING_DRAWS))
+
+    page.route(re.compile(r"/echart\.js$"), noting)
+    future = client.submit(wait_at, gate.port, 1)  # it runs, so that each second has another bar
+    arrival = gate.arrive()
+    page.goto(f"{site}/{'events' if by_link else address}")
+    if by_link:
+        page.locator(f"nav a[href='/{address}']").click()
+    page.wait_for_function("() => [...(window.drawn?.values() ?? [])].some((draws) => draws.length > 3)")
+    for draws in page.evaluate("() => [...window.drawn.values()]"):
+        assert [before for before, after in itertools.pairwise(draws) if before == after] == []
+    arrival.let_go()
+    assert future.result() == 1
+
+
 SPAN = """() => {
   const texts = [...document.querySelectorAll('.nicegui-echart svg text')].map((text) => text.textContent);
   const times = texts.filter((text) => /^[0-9:]{8}$/.test(text)).map((text) => Date.parse(`2000-01-01T${text}`));
@@ -366,6 +398,8 @@ def test_pages_show_after_a_restart_what_was_before(monitor: Address, cluster: L
         failed = client.submit(explode, "in the night")
         assert isinstance(failed.exception(), ValueError)
         wait_until(lambda: "monday" in read(f"{site}/tasks"), "the page shows the tasks")
+        history_page = f"{site}/history"
+        wait_until(lambda: '"tasks":30,' in read(history_page), "the page knows how all tasks ended")
     with served(monitor, history=history) as site, opened(site) as page:
         page.goto(f"{site}/task/{failed.task_id:x}")
         wait_shown(page, "fault", "ValueError: in the night")
