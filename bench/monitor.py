@@ -1,18 +1,19 @@
-"""What a monitor costs the scheduler: CPU microseconds per task without and with one subscriber, in turns, in one run.
+"""What a monitor costs the scheduler: CPU microseconds per task with 0, 1 and 2 subscribers, in turns, in one run.
 
-`python bench/monitor.py --tasks 20000 --rounds 8`. The subscriber is a process of its own, which reads and counts.
+`python bench/monitor.py --tasks 20000 --rounds 8`. Each subscriber is a process of its own, which reads.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import probe
 
@@ -83,6 +84,18 @@ def measure(client: Client, scheduler: int, case: str, tasks: int) -> float:
     return (cpu_microseconds(scheduler) - before) / (tasks // divisor)
 
 
+@contextlib.contextmanager
+def subscribers(address: str, count: int) -> Iterator[None]:
+    """So many processes that subscribe, and have heard something."""
+    with contextlib.ExitStack() as started:
+        for _ in range(count):
+            command = [sys.executable, "-c", SUBSCRIBER, address]
+            made = started.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
+            started.callback(made.kill)
+            assert made.stdout is not None and made.stdout.readline() == b"hears\n"
+        yield
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -100,19 +113,17 @@ def main() -> None:
         for case in CASES:
             measure(client, scheduler, case, arguments.tasks)
         for case in CASES:
-            figures: dict[bool, list[float]] = {False: [], True: []}
+            figures: list[list[float]] = [[], [], []]
             for _ in range(arguments.rounds):
-                figures[False].append(measure(client, scheduler, case, arguments.tasks))
-                with subprocess.Popen(
-                    [sys.executable, "-c", SUBSCRIBER, address], stdout=subprocess.PIPE
-                ) as subscriber:
-                    assert subscriber.stdout is not None and subscriber.stdout.readline() == b"hears\n"
-                    figures[True].append(measure(client, scheduler, case, arguments.tasks))
-                    subscriber.kill()
-                    subscriber.wait()
-                time.sleep(0.3)
-            without, with_one = (statistics.median(figures[listening]) for listening in (False, True))
-            print(f"{case:>10}: {without:6.2f} us without, {with_one:6.2f} us with one: {with_one / without:.3f}")
+                for count, found in enumerate(figures):
+                    with subscribers(address, count):
+                        found.append(measure(client, scheduler, case, arguments.tasks))
+                    time.sleep(0.3)
+            without, with_one, with_two = map(statistics.median, figures)
+            ratios = f"{with_one / without:.3f}, {with_two / without:.3f}"
+            print(
+                f"{case:>10}: {without:6.2f} us without, {with_one:6.2f} with one, {with_two:6.2f} with two: {ratios}"
+            )
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from scaler_protocol.monitoring import (
     TaskStep,
 )
 from scaler_protocol.profiles import PROFILE, Profile
+from scaler_scheduler.core.snapshot import WORKERS
 
 WORKERS_PER_AGENT = 20
 FUNCTIONS = 60
@@ -49,8 +50,9 @@ class SimulatedScheduler:
 
     def status(self, *, snapshot: bool = False) -> MonitorStatus:
         """The current status."""
-        agents, workers = self._agents, range(self._workers)
-        draw = self._random.random
+        agents, draw = self._agents, self._random.random
+        listed = min(len(agents), WORKERS // WORKERS_PER_AGENT)
+        workers, unlisted = range(min(self._workers, listed * WORKERS_PER_AGENT)), agents[listed:]
         return MonitorStatus(
             7, time.time(), address="tcp://127.0.0.1:2345", snapshot=snapshot, uptime=1000.0, cpu=0.5, rss=200 << 20,
             waiting=0, assigned=0, succeeded=self.ended - self.ended // 10, raised=self.ended // 10,
@@ -70,10 +72,14 @@ class SimulatedScheduler:
             agent_disks_free=[1 << 40] * len(agents), agent_shared_free=[1 << 33] * len(agents),
             worker_agents=[1 + worker // WORKERS_PER_AGENT for worker in workers],
             worker_names=[f"Worker[{worker % WORKERS_PER_AGENT}]" for worker in workers],
-            worker_pids=[10_000 + worker for worker in workers], worker_states=[WorkerState.RUNNING] * self._workers,
+            worker_pids=[10_000 + worker for worker in workers], worker_states=[WorkerState.RUNNING] * len(workers),
             worker_runs=[2**60 + worker for worker in workers], worker_cpus=[draw() for _ in workers],
-            worker_rsses=[int(100e6 * (1 + draw())) for _ in workers], worker_queues=[1] * self._workers,
-            worker_seconds=[0.5] * self._workers,
+            worker_rsses=[int(100e6 * (1 + draw())) for _ in workers], worker_queues=[1] * len(workers),
+            worker_seconds=[0.5] * len(workers),
+            unlisted_agents=unlisted, unlisted_running=[WORKERS_PER_AGENT] * len(unlisted),
+            unlisted_busy=[WORKERS_PER_AGENT] * len(unlisted), unlisted_blocked=[0] * len(unlisted),
+            unlisted_cpus=[WORKERS_PER_AGENT * draw() for _ in unlisted],
+            unlisted_rsses=[WORKERS_PER_AGENT * 10**8] * len(unlisted),
             function_names=[f"package.module:function_{number}" for number in range(FUNCTIONS)],
             function_counts=[self.ended // FUNCTIONS] * FUNCTIONS, function_seconds=[0.01] * FUNCTIONS,
             function_runs=[self.ended // FUNCTIONS] * FUNCTIONS, function_run_seconds=[1.0] * FUNCTIONS,

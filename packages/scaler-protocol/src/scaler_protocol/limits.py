@@ -284,6 +284,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
     "MonitorStatus": {
         **dict.fromkeys(("waiting", "held", "assigned"), COUNT),
         **dict.fromkeys(("client_tasks", "agent_assigned", "waiting_tasks"), _COUNTS),
+        **dict.fromkeys(("unlisted_running", "unlisted_busy", "unlisted_blocked"), _COUNTS),
         **dict.fromkeys(("graph_nodes", "graph_succeeded", "graph_failed", "graph_cancelled"), _COUNTS),
         **dict.fromkeys(("graph_assigned", "graph_running"), _COUNTS),
         **dict.fromkeys(("graph_start_times", "graph_end_times"), _MOMENTS),
@@ -298,6 +299,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "agent_capabilities": Column(_FIGURES, ENTRIES),
         "worker_cpus": Column(CORES, ENTRIES),
         "worker_seconds": Column(SECONDS, ENTRIES),
+        "unlisted_cpus": Column(Real(0.0, 1e15), ENTRIES),
         "worker_names": Column(WORKER_NAME, ENTRIES),
         "worker_states": _STATES,
         "function_names": _NAMES,

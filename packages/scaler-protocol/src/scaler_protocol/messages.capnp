@@ -403,6 +403,12 @@ struct MonitorStatus {
   agentLoads @92 :List(Float64);
   agentDisksFree @93 :List(UInt64);
   agentSharedFree @94 :List(UInt64);
+  unlistedAgents @97 :List(UInt64);
+  unlistedRunning @98 :List(UInt64);
+  unlistedBusy @99 :List(UInt64);
+  unlistedBlocked @100 :List(UInt64);
+  unlistedCpus @101 :List(Float64);
+  unlistedRsses @102 :List(UInt64);
 }
 struct TaskEvents {
   groupNumbers @0 :List(UInt64);
@@ -433,6 +439,7 @@ struct TaskEvents {
   edgeCounts @25 :List(UInt32);
   edges @26 :Data;
   runs @27 :Data;
+  goesOn @28 :Bool;
 }
 struct AskWhy {
   task @0 :UInt64;

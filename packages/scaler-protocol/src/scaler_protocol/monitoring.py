@@ -66,9 +66,10 @@ class EventKind:
 class MonitorStatus:
     """Statistics of the scheduler, its peers and tasks; memory in bytes, CPU in cores, times in seconds since 1970.
 
-    With `snapshot`, the TaskEvents that follow contain all tasks that have not ended. Other ones are sent without the
-    OPTIONAL columns that are as in the status before: see `changes`. The numbers of groups and agents are not 0, and
-    are never reused while the scheduler runs.
+    With `snapshot`, the TaskEvents that follow, up to one that does not go on, contain all tasks that have not ended.
+    Other ones are sent without the OPTIONAL columns that are as in the status before: see `changes`. The numbers of
+    groups and agents are not 0, and are never reused while the scheduler runs. The `unlisted_…` columns have the sums
+    of the workers of each agent that has reported workers which are too many to be listed.
     """
 
     COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (
@@ -84,6 +85,10 @@ class MonitorStatus:
         (
             "worker_states", "worker_agents", "worker_names", "worker_pids", "worker_runs", "worker_cpus",
             "worker_rsses", "worker_queues", "worker_seconds",
+        ),
+        (
+            "unlisted_agents", "unlisted_running", "unlisted_busy", "unlisted_blocked", "unlisted_cpus",
+            "unlisted_rsses",
         ),
         ("function_names", "function_counts", "function_seconds", "function_runs", "function_run_seconds"),
         (
@@ -198,6 +203,12 @@ class MonitorStatus:
     agent_shared_free: Sequence[int] = ()
     waiting_shortages: Sequence[str] = ()
     graph_running: Sequence[int] = ()
+    unlisted_agents: Sequence[int] = ()
+    unlisted_running: Sequence[int] = ()
+    unlisted_busy: Sequence[int] = ()
+    unlisted_blocked: Sequence[int] = ()
+    unlisted_cpus: Sequence[float] = ()
+    unlisted_rsses: Sequence[int] = ()
 
 
 def changes(status: MonitorStatus, before: MonitorStatus) -> MonitorStatus:
@@ -235,6 +246,7 @@ class TaskEvents:
     The `group_…` columns describe groups before a batch names them. The `edge_…` columns say of each piece of a graph
     that was submitted which graph it is, the id of the graph's first node, and how many of the PACKED_EDGE records of
     `edges` are of this piece. The numbers of texts, and of what tasks have printed, grow while the scheduler runs.
+    If there is more than one message may have, it `goes_on` in the next one.
     """
 
     COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (
@@ -280,6 +292,7 @@ class TaskEvents:
     edge_counts: Sequence[int] = ()
     edges: bytes = b""
     runs: bytes = b""
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)

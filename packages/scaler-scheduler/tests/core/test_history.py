@@ -197,6 +197,14 @@ def test_what_runs_say_about_hosts_and_workers_is_told_to_who_comes_late(make_dr
     assert isinstance(written, MonitorHistory) and list(written.growth_sizes) == [50]
 
 
+def test_the_death_of_a_worker_names_its_agent_once(make_driver: type[SchedulerDriver]) -> None:
+    driver = make_driver()
+    agent = driver.agent(b"vm:6015")
+    driver.feed(agent, AgentStatus(deaths=["Worker[0] (vm:6015-6053) was killed", "Symphony was killed (vm:60151)"]))
+    told = [text for text in driver.core.history(0.0).events if "killed" in text]
+    assert told == ["Worker[0] (vm:6015-6053) was killed", "vm:6015: Symphony was killed (vm:60151)"]
+
+
 def test_a_relay_alone_names_the_hosts_of_deaths(make_driver: type[SchedulerDriver]) -> None:
     driver = make_driver()
     for agent in (driver.agent(b"relay", relay=True), driver.agent(b"agent")):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scaler_protocol import status_counts
 from scaler_protocol.ids import function_id
 from scaler_protocol.limits import DEATHS
-from scaler_protocol.messages import AgentStatus, Group, Submit
+from scaler_protocol.messages import AgentStatus, Group, Submit, WorkerState
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.event_log import TEXTS
 from scaler_scheduler.core.snapshot import GRAPHS, SESSIONS, WORKERS, ProcessStats
@@ -87,3 +88,25 @@ def test_nodes_of_a_graph_run_once_their_agent_has_begun_them(driver: SchedulerD
     driver.feed(agent, report(1, first_run=min(runs.values())))
     told = driver.core.snapshot(FIGURES, driver.now)
     assert (told.graph_nodes, told.graph_assigned, told.graph_running) == ([4], [2], [1])
+
+
+def test_workers_that_are_too_many_to_be_listed_are_counted(driver: SchedulerDriver) -> None:
+    """Those of agents with more than their share, and those of listed agents beyond WORKERS."""
+    sizes = {driver.agent(b"few", 2): 2, driver.agent(b"many", WORKERS - 1): WORKERS - 1}
+    sizes |= {driver.agent(b"most", WORKERS + 1): WORKERS + 1}
+    driver.submit(driver.client(), sum(sizes.values()))
+    for agent, size in sizes.items():
+        runs = [*driver.runs(agent).values()][:size]
+        ones, states = [1] * size, [WorkerState.BLOCKED] + [WorkerState.RUNNING] * (size - 1)
+        driver.feed(agent, AgentStatus(0.0, 0, 0, 0, ["w"] * size, ones, states, runs, [0.5] * size, ones, ones))
+    told = driver.core.snapshot(FIGURES, driver.now, first=True)
+    few, many, most = (driver.core.state.agents[agent].number for agent in sizes)
+    assert set(told.worker_agents) == {few} and sorted(told.unlisted_agents) == [many, most]
+    assert status_counts.workers(told) == status_counts.running(told) == 2 * WORKERS + 2
+    assert status_counts.unlisted_workers(told) == 2 * WORKERS
+    assert status_counts.busy_by_agent(told) == {few: 1, many: WORKERS - 2, most: WORKERS}
+    assert (status_counts.blocked(told), status_counts.queued(told)) == (3, 0)
+    assert (status_counts.worker_cpu(told), status_counts.worker_rss(told)) == (WORKERS + 1.0, 2 * WORKERS + 2)
+    driver.core.state.event_log.take_figures(driver.core.state.agents.values())
+    figures = driver.core.state.event_log.history.figures[-1]
+    assert (figures.cpu, figures.rss) == (WORKERS + 1.0, 2 * WORKERS + 2)

@@ -60,15 +60,30 @@ class Listening:
         self._feed = Feed(self._subscriber)
         self._malformed_before = 0
         """Malformed messages before the last status: one that can be read follows them."""
+        self._looked: float | None = None
+        """When the last look began."""
         self._findings: tuple[float, list[Finding]] | None = None
 
     def look(self) -> None:
-        """Process the messages that have arrived."""
-        for message in self._feed.take(self._clock()):
+        """Process the messages that have arrived; the first of them may have arrived just after the last look."""
+        began, gaps = self._clock(), self._feed.gaps
+        messages = self._feed.take(began)
+        for message in messages:
             self.model.take(message, self._clock())
             if isinstance(message, MonitorStatus):
                 self._malformed_before = self._feed.malformed
         self.model.silence_reason = self.misfit or self.refusal
+        now = self._clock()
+        if messages and self._looked is not None:
+            self.model.caught_up(now, now - self._looked)
+        if self._feed.gaps > gaps:
+            self.model.delays.losses.append(now)
+        self._looked = began
+
+    @property
+    def losses(self) -> int:
+        """How often messages were missing."""
+        return self._feed.gaps
 
     @property
     def now(self) -> float:

@@ -63,6 +63,39 @@ def test_what_a_snapshot_leaves_out_has_ended_unseen(publications: Publications)
     assert model.tasks.live == 0
 
 
+def test_a_snapshot_in_parts_ends_with_the_last_of_them(publications: Publications) -> None:
+    first = publications.batch(WAITING, 9, 1, 2)
+    model = publications.model_of(
+        publications.status(snapshot=True), publications.groups((9, "f", 7, 0, "", "")), first,
+        publications.status(snapshot=True), replace(first, goes_on=True),
+    )  # fmt: skip
+    assert not model.is_complete
+    model.take(publications.batch(ASSIGNED, 1, 2, first_run=501), 50.0)
+    assert model.is_complete and [model.tasks.row(row).state for row in range(2)] == ["waiting", "running"]
+
+
+def test_workers_that_are_too_many_to_be_listed_count(publications: Publications) -> None:
+    """Agent 1 has 3 workers in the list, agent 2 has 3 that are not."""
+    status = publications.status(
+        worker_agents=[1] * 3, worker_seconds=[0.0] * 3, assigned=4,
+        **{name: getattr(publications.status(), name)[:3] for name in (
+            "worker_names", "worker_pids", "worker_states", "worker_runs", "worker_cpus", "worker_rsses",
+            "worker_queues",
+        )},
+        unlisted_agents=(2,), unlisted_running=(3,), unlisted_busy=(2,), unlisted_blocked=(1,), unlisted_cpus=(1.5,),
+        unlisted_rsses=(10**9,),
+    )  # fmt: skip
+    model = publications.model_of(status)
+    assert sentence(findings(model, 50.0)).startswith("3 of 6 workers busy, 1 blocked parent, 4 waiting")
+    assert "3 workers of 1 agent are too many to be listed: they are counted" in sentence(findings(model, 50.0))
+    shown = fields(model, 50.0)
+    rows = sum(status.worker_cpus), sum(status.worker_rsses)
+    assert (shown["total"]["cpu"], shown["total"]["rss"]) == (100 * (rows[0] + 1.5), rows[1] + 10**9)
+    assert shown["total"]["processes"] == shown["total"]["workers"] == 6
+    assert (sum(host["busy"] for host in shown["hosts"]), shown["hosts"][0]["memory"]) == (3, rows[1] + 10**9)
+    assert (model.history[-1].cpu, model.history[-1].running) == (rows[0] + 1.5, 4)
+
+
 def test_the_rate_is_that_of_the_last_seconds(publications: Publications) -> None:
     model = publications.model_of(
         *(publications.status(at=1000.0 + second, succeeded=100 * second) for second in range(20))

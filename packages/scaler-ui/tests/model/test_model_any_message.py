@@ -60,7 +60,8 @@ def published(publications: Publications) -> list[Any]:
         **dict.fromkeys(("manager_desired", "manager_joined", "manager_starting", "manager_draining"), (1,)),
         offer_managers=("grid",), offer_capabilities=("gpu=1",), offer_runtimes=("",),
         waiting_capabilities=("gpu=1",), waiting_tasks=(3,), waiting_shortages=("",),
-        duration_bounds=(0.1,), run_buckets=(1,), wait_buckets=(1,),
+        duration_bounds=(0.1,), run_buckets=(1,), wait_buckets=(1,), unlisted_agents=(2,), unlisted_running=(3,),
+        unlisted_busy=(2,), unlisted_blocked=(1,), unlisted_cpus=(0.5,), unlisted_rsses=(10**9,),
     )  # fmt: skip
     history = MonitorHistory(
         failure_numbers=(1,), failure_times=(NOW - 30,), failure_tasks=(99,), failure_functions=("math:sqrt",),

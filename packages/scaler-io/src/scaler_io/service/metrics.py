@@ -112,7 +112,7 @@ def _agents(status: MonitorStatus) -> Iterator[Metric]:
     """Figures of the agents of each host: names of agents have process ids, which would make series without end."""
     positions = {number: position for position, number in enumerate(status.agents)}
     cpus, memory = [0.0] * len(positions), [0] * len(positions)
-    for number, cpu, rss in zip(status.worker_agents, status.worker_cpus, status.worker_rsses, strict=True):
+    for number, cpu, rss in status_counts.worker_usage(status):
         cpus[positions[number]] += cpu
         memory[positions[number]] += rss
     states = Counter(status.worker_states)
@@ -120,7 +120,9 @@ def _agents(status: MonitorStatus) -> Iterator[Metric]:
     busy = status_counts.busy_workers(status)
     text, workers = "Workers that take tasks.", {"busy": busy, "idle": status_counts.workers(status) - busy}
     yield _gauge("scaler_workers", text, ("state",), workers, workers.values())
-    text = "Processes of workers by what they do; there are more than workers while tasks wait for tasks of theirs."
+    text = (
+        "Processes of listed workers by what they do; there are more than workers while tasks wait for tasks of theirs."
+    )
     counts = [states[number] for number in range(len(PROCESS_STATES))]
     yield _gauge("scaler_worker_processes", text, ("state",), PROCESS_STATES, counts)
     for name, text, combine, values in (

@@ -58,7 +58,7 @@ from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.reports import deaths_of
 from scaler_scheduler.core.restoration import Restoration
 from scaler_scheduler.core.session_ends import SessionEnds
-from scaler_scheduler.core.snapshot import ProcessStats, kept_status, monitor_status, workers_share
+from scaler_scheduler.core.snapshot import ProcessStats, kept_status, monitor_status, worker_sums, workers_share
 from scaler_scheduler.core.state import SchedulerState, SendToStorage
 
 PERMITTED: Final[Permissions] = {
@@ -318,8 +318,7 @@ class SchedulerCore:
 
     def _status(self, peer: bytes, event: messages.AgentStatus, now: float) -> None:
         agent = self._agent(peer)
-        for death, host in deaths_of(agent, event):
-            text = f"{agent.name or agent.host}: {death}"
+        for text, host in deaths_of(agent, event):
             self.state.event_log.add_text(logging.WARNING, EventKind.WORKER, text, subject=host)
         share = workers_share(len(self.state.agents))
         # Before its Reconcile the agent's runs are not known yet.
@@ -328,6 +327,7 @@ class SchedulerCore:
         agent.running = {run: before.get(run, now) for run in runs if run}
         agent.first_unreported = self.state.next_run
         agent.status, agent.reported_at = kept_status(event, share), now
+        agent.unlisted = worker_sums(event) if len(event.names) > share else None
         self.state.suspects.reported(agent, now)
 
     def _ask_why(self, peer: bytes, event: AskWhy, now: float) -> None:

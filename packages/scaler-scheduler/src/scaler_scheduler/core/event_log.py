@@ -7,7 +7,6 @@ records the state of all tasks that have not ended, and `take` returns what was 
 from __future__ import annotations
 
 import logging
-import sys
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,11 +16,11 @@ from itertools import chain, count, islice
 from scaler_protocol.byte_planes import to_planes
 from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.limits import shortened
-from scaler_protocol.messages import Status
-from scaler_protocol.monitoring import PACKED_BATCH, PACKED_EDGE, PACKED_ID, EventKind, TaskEvents, TaskStep
-from scaler_protocol.profiles import PROFILE
+from scaler_protocol.messages import Status, pieces_of
+from scaler_protocol.monitoring import PACKED_EDGE, EventKind, TaskEvents, TaskStep
 from scaler_scheduler.core.durations import Durations
 from scaler_scheduler.core.history import TEXT, Event, History, PrintedText, printed_columns
+from scaler_scheduler.core.recorded_steps import RecordedSteps, little_endian
 from scaler_scheduler.core.records import (
     ASSIGNED,
     HELD,
@@ -51,12 +50,6 @@ def capability_text(capabilities: Capabilities) -> str:
     return ",".join(name if value < 0 else f"{name}={value}" for name, value in capabilities)
 
 
-def _little_endian(column: array[int]) -> bytes:
-    if sys.byteorder == "big":
-        column.byteswap()
-    return column.tobytes()
-
-
 class EventLog:
     """Totals since the start, and the steps since the last `take`. `now` is the time of the current event."""
 
@@ -82,13 +75,7 @@ class EventLog:
 
     def _clear(self) -> None:
         self._groups: list[GroupRecord] = []
-        self._batches: list[tuple[int, int, int, float]] = []
-        """Step, subject, how many tasks, and when: packed when they are taken, many at once."""
-        self._runs: list[int] = []
-        """The run of the first task of each ASSIGNED batch."""
-        self._tasks: list[int] = []
-        self._statuses: list[int] = []
-        self._profiles: list[bytes] = []
+        self._steps = RecordedSteps()
         self._texts: list[Event] = []
         self._printed: list[PrintedText] = []
         self._pieces: list[tuple[GraphRecord, int]] = []
@@ -129,7 +116,7 @@ class EventLog:
     def assigned(self, agent: AgentRecord, first_run: int, tasks: Sequence[int]) -> None:
         """These tasks were sent to an agent, with consecutive run ids."""
         self._step(TaskStep.ASSIGNED, agent.number, tasks)
-        self._runs.append(first_run)
+        self._steps.add_run(first_run)
 
     def done(self, agent: AgentRecord | None, tasks: Sequence[int], statuses: Iterable[int], profiles: bytes) -> None:
         """These tasks have ended with these statuses; `profiles` are packed."""
@@ -137,15 +124,13 @@ class EventLog:
         if not self.listening:
             return
         self._step(TaskStep.ENDED, agent.number if agent else 0, tasks)
-        self._statuses += statuses
-        self._profiles.append(profiles)
+        self._steps.add_outcomes(statuses, profiles)
 
     def again(self, task: TaskRecord, status: int, profile: bytes) -> None:
         """The run of this task is over, and the task runs again: `entered` is called next."""
         if self.listening and task.agent is not None:
             self._step(TaskStep.AGAIN, task.agent.number, (task.id,))
-            self._statuses.append(status)
-            self._profiles.append(profile)
+            self._steps.add_outcomes((status,), profile)
 
     def waited(self, waits: Iterable[tuple[float, int]]) -> None:
         """Tasks are sent to agents that have waited since these times, at each so many."""
@@ -206,8 +191,7 @@ class EventLog:
             self._texts.append(event)
 
     def _step(self, step: int, subject: int, tasks: Sequence[int], at: float | None = None) -> None:
-        self._batches.append((step, subject, len(tasks), self.now if at is None else at))
-        self._tasks += tasks
+        self._steps.add(step, subject, tasks, self.now if at is None else at)
 
     def _number_of(self, group: GroupRecord) -> int:
         if group.snapshot != self._snapshot:
@@ -254,7 +238,8 @@ class EventLog:
         for task, entry in tasks:
             by_group[entry.group].append(task)
         for group, ids in by_group.items():
-            self._step(_STEPS[state], self._number_of(group), ids, at=since)
+            for piece in pieces_of(ids):
+                self._step(_STEPS[state], self._number_of(group), piece, at=since)
 
     def _ages(self, waiting: Iterable[tuple[int, TaskEntry]]) -> Iterator[tuple[float, list[tuple[int, TaskEntry]]]]:
         """Since when these tasks wait, in the order of their ids; about, if they have left in another order."""
@@ -306,14 +291,20 @@ class EventLog:
         self._clear()
 
     def take(self, since: float) -> TaskEvents | None:
-        """Events since the last call, or None. `since` is the Unix time, in seconds, at which `now` was 0."""
-        if not (self._batches or self._texts or self._groups or self._printed or self._pieces):
+        """Events since the last call, or None. `since` is the Unix time, in seconds, at which `now` was 0.
+
+        They are as many as one message may have; if others are left, it says that it goes on.
+        """
+        if not (self._steps or self._texts or self._groups or self._printed or self._pieces):
             return None
-        groups = self._groups
-        pack = PACKED_BATCH.pack
-        batches = b"".join([pack(step, subject, size, int(1e6 * at)) for step, subject, size, at in self._batches])
-        texts = self._texts
-        events = TaskEvents(
+        groups, pieces, edges = self._groups, self._pieces, self._edges
+        self._groups, self._pieces, self._edges = [], [], []
+        columns, goes_on = self._steps.take(), bool(self._steps)
+        texts, printed = ([], []) if goes_on else (self._texts, self._printed)  # they are about tasks that were told
+        if not goes_on:
+            self._texts, self._printed = [], []
+        return TaskEvents(
+            goes_on=goes_on,
             group_numbers=[group.number for group in groups],
             group_functions=[group.function.name for group in groups],
             group_sessions=[group.lane.session.number for group in groups],
@@ -324,11 +315,7 @@ class EventLog:
             ],
             group_clients=[group.lane.session.name for group in groups],
             since=since,
-            batches=to_planes(batches, PACKED_BATCH.size),
-            runs=to_planes(_little_endian(array("Q", self._runs)), PACKED_ID.size),
-            tasks=to_planes(_little_endian(array("Q", self._tasks)), PACKED_ID.size),
-            statuses=to_planes(bytes(self._statuses), 1),
-            profiles=to_planes(b"".join(self._profiles), PROFILE.size),
+            **columns,
             text_numbers=[event.number for event in texts],
             text_times=[since + event.time for event in texts],
             text_levels=[event.level for event in texts],
@@ -336,11 +323,9 @@ class EventLog:
             text_tasks=[event.task for event in texts],
             text_subjects=[event.subject for event in texts],
             texts=[event.text for event in texts],
-            **printed_columns(self._printed),
-            edge_graphs=[graph.number for graph, _ in self._pieces],
-            edge_first_tasks=[graph.first for graph, _ in self._pieces],
-            edge_counts=[count for _, count in self._pieces],
-            edges=to_planes(_little_endian(array("I", self._edges)), PACKED_EDGE.size),
+            **printed_columns(printed),
+            edge_graphs=[graph.number for graph, _ in pieces],
+            edge_first_tasks=[graph.first for graph, _ in pieces],
+            edge_counts=[count for _, count in pieces],
+            edges=to_planes(little_endian(array("I", edges)), PACKED_EDGE.size),
         )
-        self._clear()
-        return events

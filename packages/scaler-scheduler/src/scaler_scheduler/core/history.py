@@ -276,7 +276,9 @@ class History:
         cpu = 0.0
         for agent in agents:
             assigned, running = assigned + len(agent.runs), running + len(agent.running)
-            if agent.status is not None:
+            if (sums := agent.unlisted) is not None:
+                cpu, rss = cpu + sums.cpu, rss + sums.rss
+            elif agent.status is not None:
                 cpu, rss = cpu + sum(agent.status.cpus), rss + sum(agent.status.rsses)
         waiting = max(0, unfinished - assigned)  # a task may have two runs
         self.figures.append(PastFigures(now, ended, waiting, assigned, running, cpu, min(rss, _RSS_MOST)))

@@ -727,6 +727,17 @@ TaskEntry = TaskRecord | TaskBlock | EndedTasks
 """How a task is known in its session."""
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerSums:
+    """What the workers of an agent do together: runs that they execute, busy and blocked ones, cores and bytes."""
+
+    running: int
+    busy: int
+    blocked: int
+    cpu: float
+    rss: int
+
+
 @dataclass(slots=True, eq=False)
 class AgentRecord:
     """One agent: N equal workers on one host."""
@@ -769,7 +780,9 @@ class AgentRecord:
     number: int = 0
     """The number that monitors know it by."""
     status: AgentStatus | None = None
-    """Its last report, which came at `reported_at`."""
+    """What is kept of its last report, which came at `reported_at`."""
+    unlisted: WorkerSums | None = None
+    """Of the workers in that report, if they were too many to be kept."""
     reported_at: float = 0.0
     manager: str = ""
     """The id of the worker manager that started it, or empty."""

@@ -32,9 +32,14 @@ def take_runs(agent: AgentRecord, report: Done) -> list[TaskRecord | None]:
 
 
 def deaths_of(agent: AgentRecord, report: AgentStatus) -> list[tuple[str, str]]:
-    """Workers that have ended unexpectedly: what has happened, and the host, which a relay alone may name."""
+    """Workers that have ended unexpectedly: what has happened, and the host, which a relay alone may name.
+
+    The texts name the agent: the names of its workers do, what else it says follows its name.
+    """
     hosts = report.death_hosts if agent.relay_incarnation else ()
-    return list(zip(report.deaths, hosts or [agent.host] * len(report.deaths), strict=True))
+    name = agent.name or agent.host
+    texts = [text if f"({name}-" in text else f"{name}: {text}" for text in report.deaths]
+    return list(zip(texts, hosts or [agent.host] * len(texts), strict=True))
 
 
 def plain_owner(records: Sequence[TaskRecord | None], report: Done) -> SessionRecord | None:

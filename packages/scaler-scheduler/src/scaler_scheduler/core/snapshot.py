@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 from scaler_protocol.capacity import ManagerStatus
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.messages import AgentStatus, Status
+from scaler_protocol.messages import AgentStatus, Status, WorkerState
 from scaler_protocol.monitoring import DURATION_BOUNDS, MonitorStatus
 from scaler_scheduler.core.event_log import EventLog, capability_text
 from scaler_scheduler.core.manager_record import ManagerRecord
-from scaler_scheduler.core.records import ASSIGNED, AgentRecord, GraphRecord, SessionRecord
+from scaler_scheduler.core.records import ASSIGNED, AgentRecord, GraphRecord, SessionRecord, WorkerSums
 from scaler_scheduler.core.shares import shortage
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.requirements import describe_runtime
@@ -34,6 +34,8 @@ _KEPT_WORKERS = 8 * WORKERS
 """Most workers whose rows are kept, so that agents that report too many take little memory."""
 _LEAST_SHARE = 64
 _NO_STATUS = AgentStatus()
+_BYTES_MOST = 2**64 - 1
+"""What a column can hold: agents report what they like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,18 @@ def kept_status(status: AgentStatus, share: int) -> AgentStatus:
     if len(status.names) > share:
         without |= dict.fromkeys(status.COLUMNS[0], ())
     return replace(status, **without) if without else status
+
+
+def worker_sums(status: AgentStatus) -> WorkerSums:
+    """The sums of the workers in an agent's report."""
+    states = Counter(status.states)
+    return WorkerSums(
+        sum(map(bool, status.runs)),
+        states[WorkerState.RUNNING],
+        states[WorkerState.BLOCKED],
+        sum(status.cpus),
+        min(sum(status.rsses), _BYTES_MOST),
+    )
 
 
 def monitor_status(
@@ -183,13 +197,22 @@ def _agents(agents: list[AgentRecord], lag: Callable[[bytes], float], now: float
 
 
 def _workers(agents: list[AgentRecord], now: float | None) -> dict[str, Any]:
-    """The workers; with a time also since when each has its run."""
+    """The workers, with a time also since when each has its run; of agents with too many the sums."""
     told = [(agent, agent.status) for agent in agents if agent.status is not None]
+    unlisted = [(agent, agent.unlisted) for agent in agents if agent.unlisted is not None]
     if sum(len(status.names) for _, status in told) > WORKERS:
         told.sort(key=lambda report: len(report[1].names))
         ends = accumulate(len(status.names) for _, status in told)
-        told = [report for report, end in zip(told, ends, strict=True) if end <= WORKERS]
+        listed = sum(end <= WORKERS for end in ends)
+        unlisted += [(agent, worker_sums(status)) for agent, status in told[listed:]]
+        told = told[:listed]
     return {
+        "unlisted_agents": [agent.number for agent, _ in unlisted],
+        "unlisted_running": [sums.running for _, sums in unlisted],
+        "unlisted_busy": [sums.busy for _, sums in unlisted],
+        "unlisted_blocked": [sums.blocked for _, sums in unlisted],
+        "unlisted_cpus": [sums.cpu for _, sums in unlisted],
+        "unlisted_rsses": [sums.rss for _, sums in unlisted],
         "worker_agents": _joined(repeat(agent.number, len(status.names)) for agent, status in told),
         "worker_names": _joined(status.names for _, status in told),
         "worker_pids": _joined(status.pids for _, status in told),

@@ -198,8 +198,7 @@ class MonitorPublisher:
         self._hear()
 
     def _publish_events(self) -> None:
-        events = self._core.take_events(time.time() - time.monotonic())
-        if events is not None:
+        while (events := self._core.take_events(time.time() - time.monotonic())) is not None:
             self._publish(events)
 
     def _publish(self, message: Message) -> None:

@@ -237,7 +237,7 @@ class RelayCore:
     def _reported(self, peer: bytes, event: AgentStatus, now: float) -> None:
         self._core.handle(peer, event, now)
         agent = self._state.agents[peer]
-        self._deaths += [(f"{agent.name or agent.host}: {death}", host) for death, host in deaths_of(agent, event)]
+        self._deaths += deaths_of(agent, event)
         del self._deaths[:-DEATHS]
 
     def _count_workers(self) -> None:

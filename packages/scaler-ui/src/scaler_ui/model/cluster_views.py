@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.monitoring import MonitorStatus
-from scaler_protocol.status_counts import busy_by_agent
+from scaler_protocol.status_counts import busy_by_agent, worker_usage
 from scaler_protocol.units import duration, percent, size
 from scaler_protocol.waiting import WaitReasons, lacks
 from scaler_ui.model.addresses import PageRequest
@@ -150,7 +150,7 @@ def _classes(status: MonitorStatus) -> dict[tuple[str, str], Row]:
         row["busy"] += busy[number]
         row["tasks"] += sent
         row["places"] += workers * places
-    for number, cpu, rss in zip(status.worker_agents, status.worker_cpus, status.worker_rsses, strict=True):
+    for number, cpu, rss in worker_usage(status):
         row = of_agent[number]
         row["cpu"] += 100 * cpu
         row["memory"] += rss

@@ -98,7 +98,8 @@ class Feed:
 
     def _completed(self, status: MonitorStatus) -> MonitorStatus | None:
         self._status = completed(status, self._status)
-        if self._status is not None and not set(self._status.worker_agents) <= set(status.agents):
+        agents = {*self._status.worker_agents, *self._status.unlisted_agents} if self._status else set()
+        if not agents <= set(status.agents):
             self._status = None
         if self._status is None:
             self.malformed += 1

@@ -17,15 +17,11 @@ from scaler_protocol.monitoring import EventKind, MonitorStatus
 from scaler_protocol.plurals import counted
 from scaler_protocol.ranges import Text
 from scaler_protocol.run_figures import RECENT_RUNS, Growth, RecentRuns
-from scaler_protocol.status_counts import blocked, busy_workers, off_hosts, queued, running, workers
+from scaler_protocol.status_counts import blocked, busy_workers, off_hosts, queued, running, unlisted_workers, workers
 from scaler_protocol.units import duration, percent, size
 from scaler_protocol.waiting import WaitReasons
 from scaler_ui.model.estimates import HUNG_SECONDS, is_hung, time_left
-from scaler_ui.model.model import (
-    GroupInfo,
-    MonitorModel,
-    stale_report_seconds,
-)
+from scaler_ui.model.model import STALE_SECONDS, GroupInfo, MonitorModel, stale_report_seconds
 
 RECENT_SECONDS: Final = 600.0
 """How long an event is worth a finding."""
@@ -135,6 +131,17 @@ def _longest_run(model: MonitorModel, status: MonitorStatus) -> tuple[float, str
     return micros / 1e6, f"{model.tasks.value('id', row):x}", model.tasks.function_name(row)
 
 
+def _own_troubles(model: MonitorModel, now: float) -> Iterator[Finding]:
+    """What this monitor has not shown, or late."""
+    if (delay := model.delays.longest) > STALE_SECONDS:
+        text = f"This monitor is behind: what it showed in the last minute was up to {duration(delay)} old"
+        yield Finding(Severity.WARNING, f"{text}, because it has more to read or to show than its core can.")
+    if losses := sum(at > now - RECENT_SECONDS for at in model.delays.losses):
+        how_often = "once" if losses == 1 else f"{losses:,} times"
+        text = f"Messages of the scheduler to this monitor were lost {how_often} lately"
+        yield Finding(Severity.WARNING, f"{text}: tasks that ended then are unknown.")
+
+
 def _troubles(model: MonitorModel, status: MonitorStatus, now: float) -> Iterator[Finding]:
     if status.refusal:
         yield Finding(Severity.ERROR, f"The scheduler refuses new work: {status.refusal}.")
@@ -142,6 +149,11 @@ def _troubles(model: MonitorModel, status: MonitorStatus, now: float) -> Iterato
     if began is not None and 0.0 <= (age := status.at - began) < RECENT_SECONDS:
         text = f"Another scheduler has begun here {duration(age)} ago: totals count since then"
         yield Finding(Severity.NOTE, f"{text}, older tasks and failures are of the one before.")
+    if unlisted := unlisted_workers(status):
+        who = f"{counted(unlisted, 'worker')} of {counted(len(status.unlisted_agents), 'agent')}"
+        text = "are too many to be listed: they are counted, and tasks that they run are shown as queued"
+        yield Finding(Severity.NOTE, f"{who} {text}.")
+    yield from _own_troubles(model, now)
     yield from _unmet_needs(model, status)
     yield from _shortages(status)
     yield from _storage(model, status, now)

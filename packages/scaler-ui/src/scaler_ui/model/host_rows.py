@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from scaler_protocol.monitoring import EventKind, MonitorStatus
-from scaler_protocol.status_counts import busy_by_agent
+from scaler_protocol.status_counts import busy_by_agent, worker_usage
 from scaler_ui.model.findings import RECENT_SECONDS
 from scaler_ui.model.model import MonitorModel
 
@@ -27,7 +27,7 @@ def host_rows(model: MonitorModel, status: MonitorStatus) -> dict[str, dict[str,
         row["tasks"] += assigned
         row.update(available=free, load=load, disk=disk, shared=shared)
         row["lag"], row["silence"] = max(lag, row["lag"]), max(age, row["silence"])
-    for number, cpu, rss in zip(status.worker_agents, status.worker_cpus, status.worker_rsses, strict=True):
+    for number, cpu, rss in worker_usage(status):
         row = of_agent[number]
         row["cpu"] += 100 * cpu
         row["memory"] += rss

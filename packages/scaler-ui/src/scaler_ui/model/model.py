@@ -32,7 +32,8 @@ from scaler_protocol.monitoring import (
 )
 from scaler_protocol.profiles import PROFILE, Profile, profile_at
 from scaler_protocol.run_figures import Growth, RecentRuns, RunFigures
-from scaler_protocol.status_counts import off_hosts, queued, running
+from scaler_protocol.status_counts import off_hosts, queued, running, worker_cpu, worker_rss
+from scaler_ui.model.delays import MonitorDelays
 from scaler_ui.model.failed_task import LastFailures, TaskFailure
 from scaler_ui.model.graph_edges import EdgeTable
 from scaler_ui.model.minutes import Minutes
@@ -171,6 +172,7 @@ class MonitorModel:
         """When a task of each client ended last."""
         self.last_functions: dict[tuple[int, int], str] = {}
         """The function of the task that ended last, by agent and process."""
+        self.delays = MonitorDelays()
         self._answers: deque[tuple[float, float]] = deque()
         """When object storage answered in the last minute, and how long it took."""
         self.groups: OrderedDict[int, GroupInfo] = OrderedDict()
@@ -186,8 +188,7 @@ class MonitorModel:
         self._heard_printed = self._printed_size = 0
         self._failed_rows: dict[int, int] = {}
         """Of tasks that failed in the message that is processed, by id."""
-        self._beginning = False
-        self._timed, self._latency = 0, 0.0
+        self._timed, self._latency, self._beginning = 0, 0.0, False
         self._next_past_agent = FIRST_PAST_AGENT
 
     def take(self, message: MonitorMessage, now: float) -> None:
@@ -203,6 +204,12 @@ class MonitorModel:
             self._take_history(message)
         else:
             self._take_events(message)
+
+    def caught_up(self, now: float, delay: float) -> None:
+        """All that had arrived is processed, so many seconds after the first of it may have come."""
+        if self.status is not None:
+            self.heard = now
+        self.delays.add(now, delay)
 
     def client_name(self, session: int) -> str:
         """What a client is called, also after it has left."""
@@ -233,7 +240,7 @@ class MonitorModel:
 
     def is_storage_silent(self, now: float) -> bool:
         """Whether the scheduler speaks, but object storage has not answered it for two times STALE_SECONDS."""
-        return now > self.storage_heard + 2 * STALE_SECONDS and not self.is_stale(now)
+        return now > self.storage_heard + 2 * STALE_SECONDS + self.delays.longest and not self.is_stale(now)
 
     def group_of(self, row: int) -> GroupInfo:
         """The group of the task in this row."""
@@ -277,7 +284,7 @@ class MonitorModel:
         _remember(self.hosts, zip(status.agents, status.agent_hosts, strict=True), NAMES)
         _remember(self.clients, zip(status.client_sessions, status.client_names, strict=True), NAMES)
         ended = status.succeeded + status.raised + status.failed + status.cancelled
-        cpu, rss, run = sum(status.worker_cpus), sum(status.worker_rsses), running(status)
+        cpu, rss, run = worker_cpu(status), worker_rss(status), running(status)
         moment = Moment(status.at, ended, off_hosts(status), queued(status), run, cpu, rss, self._timed, self._latency)
         self._note_moment(moment)
         self.minutes.add(moment, follows=follows)
@@ -345,11 +352,12 @@ class MonitorModel:
             events.text_subjects, events.texts, strict=True,
         ):  # fmt: skip
             self._say(MonitorEvent(*event))
-        self._miss_failures()
+        if not events.goes_on:
+            self._miss_failures()
         self._take_printed(events)
         edges = from_planes(events.edges, PACKED_EDGE.size)
         self.graphs.add(events.edge_graphs, events.edge_first_tasks, events.edge_counts, edges)
-        if self._beginning:
+        if self._beginning and not events.goes_on:
             self._begun()
 
     def _miss_failures(self) -> None:

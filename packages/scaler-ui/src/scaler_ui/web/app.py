@@ -233,6 +233,7 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
 
     from scaler_io.service.metrics import StatusCollector
     from scaler_ui.web.access import AccessGuard
+    from scaler_ui.web.delay_metrics import DelayCollector
     from scaler_ui.web.operator_actions import OperatorActions
     from scaler_ui.web.pages import Pages
     from scaler_ui.web.requests import FILES, ODD_EVENT_LOGS, CompressedFiles, HeadAsGet, tell_odd_events, unknown_page
@@ -242,6 +243,7 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
         logging.getLogger(name).addFilter(tell_odd_events)
     registry = CollectorRegistry()
     registry.register(StatusCollector(listening.figures))
+    registry.register(DelayCollector(listening))
 
     @app.get("/metrics")
     def metrics() -> Response:
