@@ -270,6 +270,23 @@ def test_noise_makes_no_slow_host(
     assert "is slow" not in sentence(findings(healthy, NOW))
 
 
+def test_what_happened_before_the_clock_was_set_back_is_not_of_the_last_minutes_for_hours(
+    publications: Publications, healthy: MonitorModel
+) -> None:
+    began = AT - 500
+    for message in (
+        replace(_healthy(publications), uptime=500.0),
+        text(EventKind.WORKER, 30, "b", "vm:2: killed"),
+        failure(Status.RAISED, "f", "ValueError: no"),
+    ):
+        healthy.take(message, NOW)
+    for seconds, expected in ((501.0, 2), (1200.0, 0)):
+        set_back = replace(_healthy(publications), at=began - 3600 + seconds, uptime=seconds)
+        healthy.take(set_back, NOW + seconds)
+        assert len(findings(healthy, NOW + seconds)[1:]) == expected, seconds
+    assert [event.time for event in healthy.events if event.kind == EventKind.WORKER] == [AT - 9 - 3600]
+
+
 def test_the_time_that_is_left_comes_from_what_was_measured(publications: Publications, healthy: MonitorModel) -> None:
     for message in (
         publications.groups((9, "f", 7, 0, "", ""), (10, "g", 8, 0, "tpu", "")),

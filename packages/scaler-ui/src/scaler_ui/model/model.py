@@ -60,6 +60,8 @@ FIRST_PAST_AGENT = 2**63
 GROUPS = 100_000
 BEGUN_AGAIN = "another scheduler has begun here: older tasks, failures and events are of the one before"
 HISTORY_SECONDS = 600
+CLOCK_STEP_SECONDS = 2.0
+"""A clock that goes back by more was set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +281,7 @@ class MonitorModel:
             self._tell_beginning(status)
         elif self.status is not None:
             since = min(since, self.status.at)
+            self._follow_clock(self.status, status)
         self.status, self.heard = status, now
         _remember(self.agents, zip(status.agents, status.agent_names, strict=True), NAMES)
         _remember(self.hosts, zip(status.agents, status.agent_hosts, strict=True), NAMES)
@@ -292,6 +295,28 @@ class MonitorModel:
         if status.snapshot:
             self.tasks.begin()
             self._beginning = True
+
+    def _follow_clock(self, before: MonitorStatus, status: MonitorStatus) -> None:
+        """Move what this scheduler has said lately with its clock, if that was set back: it would be new for so long.
+
+        A monitor that comes now is told these times. A clock that is ahead may be that of a host that was asleep.
+        """
+        began = before.at - before.uptime
+        step = status.at - status.uptime - began
+        if step > -CLOCK_STEP_SECONDS:
+            return
+        for texts in self._events.values():
+            for at, event in enumerate(texts):
+                if event.time >= began:
+                    texts[at] = replace(event, time=event.time + step)
+        for task, failure in self.failures.items():
+            if failure.time >= began:
+                self.failures[task] = replace(failure, time=failure.time + step)
+        for function, time in self.failures.displaced.items():
+            if time >= began:
+                self.failures.displaced[function] = time + step
+        if self.began_again is not None:
+            self.began_again += step
 
     def _note_moment(self, moment: Moment) -> None:
         """Add the last moment to those of the last ten minutes, also when clocks jump, or hosts were asleep."""
