@@ -105,6 +105,35 @@ def test_a_head_without_end_is_refused_and_a_long_body_is_not() -> None:
     assert sum(received) == 2 * (requests.HEAD_BYTES + 100)
 
 
+def test_who_sends_many_requests_ahead_is_disconnected(caplog: pytest.LogCaptureFixture) -> None:
+    answered = list[str]()
+
+    async def slow(scope: Any, receive: object, send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+        await page({**scope, "path": "/slow"}, receive, send)
+        answered.append(scope["path"])
+
+    async def all_answers() -> list[bytes | BaseException]:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            config = uvicorn.Config(slow, http=requests.LimitedProtocol, lifespan="off", ws="none", log_config=None)
+            server = uvicorn.Server(config)
+            serving = asyncio.create_task(server.serve([listener]))
+            port = listener.getsockname()[1]
+            closing = REQUEST[:-2] + b"Connection: close\r\n\r\n"
+            said = await asyncio.gather(
+                answers(port, REQUEST, REQUEST, closing),
+                answers(port, REQUEST.replace(b"/ ", b"/flood ") * 10_000),
+                return_exceptions=True,
+            )
+            server.should_exit = True
+            await serving
+            return list(said)
+
+    few, many = asyncio.run(all_answers())
+    assert isinstance(few, bytes) and few.count(b"200 OK") == 3
+    assert many == b"" or isinstance(many, ConnectionResetError)
+    assert answered.count("/flood") <= 1 and not [record for record in caplog.records if record.exc_info]
+
+
 def test_files_are_compressed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     text, asked = b"var a;" * 1_000, list[str]()
 

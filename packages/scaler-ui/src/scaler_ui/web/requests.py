@@ -15,6 +15,7 @@ from typing import Any
 import nicegui
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse
+from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from scaler_protocol.limits import shortened
@@ -35,6 +36,8 @@ HEAD_SECONDS = 10.0
 """Time for the head of a request, at least; at most twice as long."""
 HEAD_BYTES = 512 * 1024
 """Bytes of the head of a request, at most; more than a transport reads at once."""
+REQUESTS_AHEAD = 32
+"""Requests that may wait on a connection for the answers before theirs, at most; browsers send none ahead."""
 
 
 def unknown_page() -> HTMLResponse:
@@ -127,7 +130,8 @@ def tell_odd_events(record: logging.LogRecord) -> bool:
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """A connection that is closed if it has no request for `HEAD_SECONDS`, or one with a longer head than `HEAD_BYTES`.
+    """A connection that is closed if it has no request for `HEAD_SECONDS`, or one with a longer head than `HEAD_BYTES`,
+    or more than `REQUESTS_AHEAD`.
 
     uvicorn would wait for ever, and keep whatever comes.
     """
@@ -136,6 +140,8 @@ class LimitedProtocol(HttpToolsProtocol):
     """Bytes of the head that is being received."""
     _has_body = False
     """Whether what is being received is a body."""
+    _answered: RequestResponseCycle | None = None
+    """The request that is being answered, or was last: `cycle` is the last one that has come."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -146,6 +152,17 @@ class LimitedProtocol(HttpToolsProtocol):
         self._head = 0 if self._has_body else self._head + len(data)
         if self._head > HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response(f"The head of the request has more than {HEAD_BYTES:,} bytes.")
+        if len(self.pipeline) > REQUESTS_AHEAD:
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._answered is not None:  # uvicorn tells the last one only
+            self._answered.disconnected = True
+        super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_headers_complete(self) -> None:
         self._head, self._has_body = 0, True
