@@ -20,7 +20,7 @@ from scaler_protocol.limits import limit_of
 from scaler_protocol.messages import Group, Message
 from scaler_protocol.monitoring import PACKED_BATCH, PACKED_ID
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.profiles import PROFILE
+from scaler_protocol.profiles import PROFILE, Profile
 
 VECTORS = Path(__file__).resolve().parent.parent / "tests" / "conformance" / "messages.json"
 ENTRIES = 2
@@ -35,7 +35,7 @@ CANDIDATES: dict[str, tuple[tuple[Any, ...], ...]] = {
         (bytes(range(16)), bytes(range(16, 32))),
         (bytes(range(20)), bytes(range(20, 40))),
         (bytes(range(32)), bytes(32)),
-        (bytes(range(2 * PROFILE.size)), b""),
+        (Profile(*range(1, 9)).packed() + Profile(*range(11, 19)).packed(), b""),
         *(
             (to_planes(bytes(range(2 * size)), size), b"")
             for size in (PACKED_BATCH.size, PACKED_ID.size, 1, PROFILE.size)

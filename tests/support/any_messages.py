@@ -16,7 +16,8 @@ from scaler_protocol.limits import RELATIONS
 from scaler_protocol.messages import Group
 from scaler_protocol.operations import Resized
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.ranges import Distinct, Grouped, Positions, Records, Relation
+from scaler_protocol.profiles import NO_PROFILE
+from scaler_protocol.ranges import Distinct, Grouped, Positions, Profiles, Relation
 
 FUNCTION = function_id(b"body")
 SAFE = "safe"
@@ -139,8 +140,8 @@ def any_message(draw: st.DrawFn) -> Any:
     for relation in relations:
         if isinstance(relation, Positions):
             values[relation.column] = _positions(draw, relation, values)
-        elif isinstance(relation, Records):
-            values[relation.column] = bytes(relation.size * lengths[relation.of])
+        elif isinstance(relation, Profiles):
+            values[relation.column] = NO_PROFILE * lengths[relation.of]
     return kind(**values)
 
 

@@ -19,6 +19,7 @@ from scaler_protocol import codec, limits, schema
 from scaler_protocol.byte_planes import to_planes
 from scaler_protocol.messages import Group, Message
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.profiles import NO_PROFILE
 from scaler_protocol.ranges import (
     Acyclic,
     AnyOf,
@@ -31,8 +32,8 @@ from scaler_protocol.ranges import (
     Limit,
     Planes,
     Positions,
+    Profiles,
     Real,
-    Records,
     Relation,
     Text,
     Whole,
@@ -183,8 +184,8 @@ def related(draw: st.DrawFn, relation: Relation, values: dict[str, Any]) -> Any:
             if "inputs" in values:
                 values["inputs"] = Payloads(())
         return ()
-    if isinstance(relation, Records):
-        return bytes(relation.size * len(values[relation.of]))
+    if isinstance(relation, Profiles):
+        return NO_PROFILE * len(values[relation.of])
     if isinstance(relation, Planes):
         count = draw(st.integers(0, 3))
         return to_planes(draw(st.binary(min_size=count * relation.size, max_size=count * relation.size)), relation.size)

@@ -33,7 +33,8 @@ from scaler_protocol.messages import (
 from scaler_protocol.monitoring import TaskEvents
 from scaler_protocol.objects import Reference
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.ranges import Anything, Column, Planes, Real, Records, Text
+from scaler_protocol.profiles import LONGEST_RUN_US, Profile
+from scaler_protocol.ranges import Anything, Column, Planes, Profiles, Real, Text
 from scaler_protocol.storage import PutObject
 from support.examples import examples
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 FEW = settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 KINDS = sorted(get_args(Message), key=lambda kind: str(kind.__name__))
 ID = b"f" * 16
+ENDLESS = Profile(LONGEST_RUN_US + 1, 0, 0, 1, 0, 1).packed()
 GROUP = Group(ID)
 
 
@@ -110,6 +112,7 @@ CONTRADICTIONS: list[tuple[Message, str]] = [
     (Run(1, [GROUP], [5], Payloads([b""]), inputs_awaited=[0]), "Run.inputs_awaited names position 0"),
     (Done([5], [0], Payloads([b""]), stored=[1]), "Done.stored names position 1"),
     (Done([5], [0], Payloads([b""]), profiles=bytes(31)), "Done.profiles has 31 bytes, not 44 for each of 1 tasks"),
+    (Done([5], [0], Payloads([b""]), profiles=ENDLESS), "Done.profiles has a run of more than 72,057,594,037,927,935"),
     (Functions([ID], ["f"], Payloads([b""]), bodies_stored=[1]), "Functions.bodies_stored names position 1"),
     (Inputs([5], [6], [0], Payloads([b""]), stored=[3]), "Inputs.stored names position 3"),
     (TaskEvents(tasks=bytes(4)), "TaskEvents.tasks has 4 bytes, too few for planes of records of 8 bytes"),
@@ -152,7 +155,7 @@ def test_the_table_names_fields_that_are_there(wire: Wire) -> None:
             assert isinstance(limit, Column) == types[field][1], f"{name}.{field}"
     for name, relations in limits.RELATIONS.items():
         for relation in relations:
-            assert wire.schema_types(kinds[name])[relation.column][1] or isinstance(relation, Records | Planes)
+            assert wire.schema_types(kinds[name])[relation.column][1] or isinstance(relation, Profiles | Planes)
 
 
 def test_callers_are_told_what_is_wrong() -> None:

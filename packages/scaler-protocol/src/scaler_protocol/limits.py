@@ -28,8 +28,8 @@ from scaler_protocol.ranges import (
     Limit,
     Planes,
     Positions,
+    Profiles,
     Real,
-    Records,
     Relation,
     Text,
     Whole,
@@ -314,6 +314,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "offer_capabilities": Column(_FIGURES, ENTRIES),
         "refusal": NAME,
         "heartbeat_seconds": SECONDS,
+        "uptime": SECONDS,
         "waiting_capabilities": Column(_FIGURES, ENTRIES),
         "waiting_shortages": Column(_FIGURES, ENTRIES),
     },
@@ -367,7 +368,7 @@ RELATIONS: Final[Mapping[str, Sequence[Relation]]] = {
         Positions("inputs_awaited", "inputs"),
         _DEFINED,
     ),
-    "Done": (Distinct("runs"), Positions("stored", "results"), Records("profiles", PROFILE.size, of="tasks")),
+    "Done": (Distinct("runs"), Positions("stored", "results"), Profiles("profiles", of="tasks")),
     "Functions": (_DEFINED,),
     "Inputs": (Positions("stored", "results"),),
     "TaskList": (Positions("stored", "results"),),
@@ -379,7 +380,7 @@ RELATIONS: Final[Mapping[str, Sequence[Relation]]] = {
         Planes("profiles", PROFILE.size),
         Planes("edges", PACKED_EDGE.size),
     ),
-    "MonitorHistory": (Records("failure_profiles", PROFILE.size, of="failure_tasks"),),
+    "MonitorHistory": (Profiles("failure_profiles", of="failure_tasks"),),
 }
 
 

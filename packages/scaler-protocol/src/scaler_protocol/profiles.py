@@ -8,7 +8,11 @@ from typing import Final, NamedTuple
 PROFILE = struct.Struct("<QQQIIIII")
 """Little-endian: duration and CPU time in microseconds, peak memory in bytes, process id, worker number, attempt, and
 the microseconds of the duration in which objects were fetched, and in which the result was stored."""
+LONGEST_RUN_US: Final = 2**56 - 1
+"""The longest duration, 2,283 years: monitors compute with durations, in numbers that are as large."""
 LONGEST_TRANSFER_US: Final = 2**32 - 1
+_DURATION_END: Final = 7
+"""The place of the highest byte of the duration."""
 
 
 class Profile(NamedTuple):
@@ -40,3 +44,8 @@ NO_PROFILE = bytes(PROFILE.size)
 def profile_at(profiles: bytes, position: int) -> Profile:
     """The record of the task at this position of a batch."""
     return Profile._make(PROFILE.unpack_from(profiles, position * PROFILE.size))
+
+
+def has_endless_run(profiles: bytes) -> bool:
+    """Whether a run of these records has taken longer than LONGEST_RUN_US."""
+    return any(profiles[_DURATION_END :: PROFILE.size])

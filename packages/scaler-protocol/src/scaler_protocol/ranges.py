@@ -12,6 +12,7 @@ from typing import Any
 
 from scaler_protocol.byte_planes import fault_of_planes
 from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.profiles import LONGEST_RUN_US, PROFILE, has_endless_run
 
 
 class Limit(ABC):
@@ -320,19 +321,17 @@ class Distinct(Relation):
 
 
 @dataclass(frozen=True, slots=True)
-class Records(Relation):
-    """Bytes that are records of `size` bytes, one for each entry of `of`, or none."""
+class Profiles(Relation):
+    """Bytes that are profiles of possible runs, one for each entry of `of`, or none."""
 
     column: str
-    size: int
     of: str
 
     def fault(self, message: Any) -> str:
-        size = len(getattr(message, self.column))
-        count = len(getattr(message, self.of))
-        return (
-            "" if size == self.size * count else f"has {size:,} bytes, not {self.size} for each of {count:,} {self.of}"
-        )
+        profiles, count = getattr(message, self.column), len(getattr(message, self.of))
+        if len(profiles) != PROFILE.size * count:
+            return f"has {len(profiles):,} bytes, not {PROFILE.size} for each of {count:,} {self.of}"
+        return f"has a run of more than {LONGEST_RUN_US:,} microseconds" if has_endless_run(profiles) else ""
 
 
 @dataclass(frozen=True, slots=True)

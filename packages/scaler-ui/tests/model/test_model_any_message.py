@@ -23,6 +23,7 @@ from scaler_protocol.errors import InvalidFieldError
 from scaler_protocol.limits import limit_of
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import PACKED_BATCH, PACKED_EDGE, MonitorHistory, TaskStep
+from scaler_protocol.profiles import PROFILE, Profile
 from scaler_protocol.ranges import Column
 from scaler_ui.model import cluster_views, failures, overview, reasons, subjects, task_stream, text_view, views
 from scaler_ui.model import workload_views as workloads
@@ -45,6 +46,8 @@ EXTREMES: dict[str, Sequence[Any]] = {
     "bool": (False, True),
 }
 STEPS = TaskStep.WAITING, TaskStep.HELD, TaskStep.CANCELLED, TaskStep.NESTED, TaskStep.LACKING
+PROFILES = bytes(PROFILE.size), b"\xff" * PROFILE.size, b"\xff" * 7 + b"\0" + b"\xff" * (PROFILE.size - 8)
+"""Of nothing, and the greatest: one that is refused, and one that is not."""
 AFTER = (0, 1, 10**15, -(10**15), 2**63 - 1, -(2**63))
 
 
@@ -91,6 +94,10 @@ def published(publications: Publications) -> list[Any]:
         batch(TaskStep.ENDED, 1, 8, time=NOW - 5, statuses=bytes([Status.RAISED])),
         batch(TaskStep.CANCELLED, 0, 9, time=NOW - 4),
         batch(TaskStep.NESTED, 1, 10, time=NOW - 4),
+        batch(
+            TaskStep.AGAIN, 1, 2, time=NOW - 3, statuses=bytes([Status.RAISED]),
+            profiles=Profile(5_000_000, 1, 10**6, 77, 0, 1).packed(),
+        ),
         replace(status, at=NOW + 1),
         replace(status, at=NOW + 62),
     ]  # fmt: skip
@@ -117,10 +124,11 @@ def odd_message(draw: st.DrawFn, messages: Sequence[Any]) -> tuple[int, Any]:
     """The place of a message, and the message with anything that is allowed in some of its fields."""
     at = draw(st.integers(0, len(messages) - 1))
     message = messages[at]
+    if getattr(message, "profiles", b"") and draw(st.booleans()):
+        profiles = draw(st.sampled_from(PROFILES)) * record_count(message.profiles)
+        return at, replace(message, profiles=to_planes(profiles, PROFILE.size))
     if getattr(message, "batches", b"") and draw(st.booleans()):
-        step = draw(
-            st.sampled_from([TaskStep.WAITING, TaskStep.HELD, TaskStep.CANCELLED, TaskStep.NESTED, TaskStep.LACKING])
-        )
+        step = draw(st.sampled_from(STEPS))
         subject, after = draw(st.sampled_from([0, 9, 2**64 - 1])), draw(st.sampled_from(AFTER))
         packed = PACKED_BATCH.pack(step, subject, record_count(message.tasks), after)
         return at, replace(message, batches=to_planes(packed, PACKED_BATCH.size), runs=b"", statuses=b"", profiles=b"")
@@ -166,6 +174,8 @@ def test_what_the_feed_passes_on_can_be_shown(publications: Publications, data: 
     messages = published(publications)
     at, odd = data.draw(odd_message(messages))
     messages[at] = odd
+    if data.draw(st.booleans()):  # another scheduler begins
+        messages.append(replace(messages[0], incarnation=6))
     model, now = MonitorModel(tasks=100), 50.0
     for message in Feed(Line(messages)).take(0.0):
         model.take(message, now)
@@ -191,6 +201,7 @@ def test_all_of_it_is_shown_where_nothing_is_odd(publications: Publications) -> 
 @pytest.mark.parametrize(
     ("at", "field", "value"),
     [
+        (0, "uptime", -1e30),
         (0, "graph_start_times", 1e12),
         (0, "graph_nodes", 2**64 - 1),
         (0, "agent_assigned", 2**63),
@@ -204,8 +215,9 @@ def test_numbers_that_no_page_can_show_are_not_written(
     publications: Publications, at: int, field: str, value: float
 ) -> None:
     message = published(publications)[at]
+    known = getattr(message, field)
     with pytest.raises(InvalidFieldError, match=field):
-        encode(replace(message, **{field: [value] * len(getattr(message, field))}))
+        encode(replace(message, **{field: value if isinstance(known, float) else [value] * len(known)}))
 
 
 @pytest.mark.parametrize("written", ["=", "gpu=x", "gpu=1,gpu=2", "x" * 300, "a\0b", "gpu=" + "9" * 99])
@@ -221,13 +233,14 @@ def test_capabilities_that_cannot_be_read_are_refused(publications: Publications
         assert feed.take(0.0) and feed.malformed == 1
 
 
-def test_times_without_a_date_and_runs_without_an_id_are_refused(publications: Publications) -> None:
+def test_times_without_a_date_and_runs_without_an_id_or_an_end_are_refused(publications: Publications) -> None:
     status, batch = publications.status(snapshot=True), publications.batch
     late = to_planes(PACKED_BATCH.pack(TaskStep.WAITING, 1, 1, 2**63 - 1), PACKED_BATCH.size)
     for odd, is_sound in (
         (replace(batch(TaskStep.WAITING, 1, 5), batches=late), False),
         (batch(TaskStep.ASSIGNED, 1, 5, 6, first_run=2**64 - 1), False),
         (batch(TaskStep.ASSIGNED, 1, 5, first_run=2**64 - 1), True),
+        *((batch(TaskStep.ENDED, 1, 5, profiles=profile), profile is not PROFILES[1]) for profile in PROFILES),
     ):
         feed = Feed(Line([status, odd]))
         assert len(feed.take(0.0)) == 1 + is_sound and feed.malformed == (not is_sound)

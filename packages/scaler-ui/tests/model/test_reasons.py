@@ -66,6 +66,9 @@ def test_what_nobody_can_run_goes_not_first_and_clients_take_turns(publications:
     assert why(model, 4, ["it waits behind 7 tasks"]) == ["it waits behind 7 tasks"]
     assert why(model, 300)[0].startswith("task 12c is not known")
     assert why(model, 300, ["it runs on vm:1, for 3 s"]) == ["it runs on vm:1, for 3 s"]
+    assert why(model, 4, ["worker manager grid is paused: \x1b[2Jno\nit is next"]) == [
+        r"worker manager grid is paused: \x1b[2Jno\nit is next"
+    ]
     assert [is_to_ask(model, task) for task in (1, 300)] == [True, True]
 
 

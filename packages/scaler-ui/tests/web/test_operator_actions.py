@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from scaler_protocol.addresses import Address
@@ -51,4 +53,19 @@ def test_an_order_that_cannot_be_written_is_told_to_its_reader_and_holds_up_no_o
     assert "TakeProfile.function is 'xxx" in actions.trouble("ann")
     actions.take_profile("math:sqrt", 1.0, "ann")
     assert actions.trouble("ann") == ""
+    actions.close()
+
+
+def test_an_address_that_is_none_is_told_to_who_asks_or_gives_an_order(publications: object) -> None:
+    model = MonitorModel(tasks=10)
+    model.status = publications.status(address="nowhere")  # type: ignore[attr-defined]
+    actions = OperatorActions(model, Address.parse("tcp://127.0.0.1:3"))
+    orders: dict[str, Callable[[str], object]] = {
+        "ann": lambda reader: actions.ask_why(5, reader),
+        "bob": lambda reader: actions.cancel(5, reader),
+        "eve": lambda reader: actions.take_profile("", 30.0, reader),
+    }
+    for reader, order in orders.items():
+        order(reader)
+        assert "this page cannot give orders: address 'nowhere': write tcp://host:port" in actions.trouble(reader)
     actions.close()

@@ -22,6 +22,7 @@ from scaler_protocol.monitoring import (
     TaskStep,
     completed,
 )
+from scaler_protocol.profiles import PROFILE, has_endless_run
 from scaler_protocol.safe_text import escaped_message
 
 _IDS: Final = 2**64
@@ -126,6 +127,7 @@ def _is_sound(message: MonitorMessage) -> bool:
         and record_count(message.runs) == len(assigned)
         and all(first + size <= _IDS for size, (first,) in zip(assigned, _runs(message), strict=True))
         and record_count(message.statuses) == record_count(message.profiles) == ended
+        and not has_endless_run(from_planes(message.profiles, PROFILE.size))
         and record_count(message.edges) == sum(message.edge_counts)
         and max(from_planes(message.statuses, 1), default=0) <= Status.LOST
         and all(step <= TaskStep.AGAIN and MOMENT.fits(message.since + after / 1e6) for step, _, _, after in found)

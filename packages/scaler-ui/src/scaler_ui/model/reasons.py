@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from scaler_protocol.ids import worker_name
 from scaler_protocol.monitoring import MonitorStatus, TaskStep
 from scaler_protocol.plurals import counted
+from scaler_protocol.safe_text import escaped
 from scaler_protocol.units import duration, size
 from scaler_protocol.waiting import WaitReasons
 from scaler_ui.model.model import GroupInfo, MonitorModel
@@ -17,8 +18,9 @@ def why(model: MonitorModel, task: int, asked: Sequence[str] = ()) -> list[str]:
     """Sentences about a task: its state, the reason for it, and the events about the task.
 
     `asked` is what the scheduler itself says of one that has not begun, or that is not known here. Without it the order
-    in which tasks go is estimated.
+    in which tasks go is estimated. In the scheduler's sentences are texts of worker managers and of tasks.
     """
+    asked = list(map(escaped, asked))
     status, row = model.status, model.tasks.find(task)
     said = [event.text for event in model.events if event.task == task]
     if row is None or status is None:

@@ -11,7 +11,7 @@ from scaler_io.security.keyring import OPERATOR_KEYS, KeyFileError
 from scaler_io.service.operator_link import OperatorLink
 from scaler_io.transport.own_keys import credentials_for
 from scaler_protocol.addresses import Address
-from scaler_protocol.errors import InvalidFieldError
+from scaler_protocol.errors import AddressError, InvalidFieldError
 from scaler_protocol.handshake import ServiceKind
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Cancel, Message
@@ -77,11 +77,11 @@ class OperatorActions:
         self._requests = 0
 
     def cancel(self, task: int, reader: str) -> None:
-        """Cancel a task in any state; raises AddressError if the scheduler reports an address that is not valid."""
+        """Cancel a task in any state."""
         self._send(Cancel((task,)), reader)
 
     def drain(self, agent: int, pid: int, reader: str) -> None:
-        """Let a worker finish its task and end; raises AddressError as `cancel` does."""
+        """Let a worker finish its task and end."""
         self._send(Drain(agent, pid), reader)
 
     def ask_why(self, task: int, reader: str) -> Sequence[str]:
@@ -95,7 +95,7 @@ class OperatorActions:
         return orders.reasons
 
     def take_profile(self, function: str, seconds: float, reader: str) -> None:
-        """Have a profile taken, of tasks of this function only unless it is empty; raises AddressError as `cancel`."""
+        """Have a profile taken, of tasks of this function only unless it is empty."""
         self._requests += 1
         taken = TakenProfile(self._requests, self._clock() + seconds, StackProfile(function))
         self._profiles.pop(reader, None)
@@ -131,10 +131,10 @@ class OperatorActions:
         if self._model.status is None:
             orders.trouble = "no scheduler is known yet"
             return None
-        address = scheduler_address(self._monitor, self._model.status.address)
         try:
+            address = scheduler_address(self._monitor, self._model.status.address)
             credentials = credentials_for(address, self._keys, self._insecure, OPERATOR_KEYS)
-        except KeyFileError as error:
+        except (AddressError, KeyFileError) as error:
             orders.trouble = f"this page cannot give orders: {error}"
             return None
         return OperatorLink(address, f"{reader} (scaler_ui)", ServiceKind.SCHEDULER, credentials=credentials)

@@ -8,7 +8,6 @@ from urllib.parse import parse_qs, urlsplit
 
 from nicegui import ui
 
-from scaler_protocol.errors import AddressError
 from scaler_protocol.units import percent
 from scaler_ui.model.addresses import PageRequest
 from scaler_ui.model.model import MonitorModel
@@ -79,12 +78,8 @@ class ProfilePage:
                 picture.content = drawn.as_svg() if drawn.samples else ""
 
         def take() -> None:
-            try:
-                actions.take_profile(function.value or "", float(seconds.value), reader)
-            except AddressError as error:
-                told.text = str(error)
-            else:
-                show()
+            actions.take_profile(function.value or "", float(seconds.value), reader)
+            show()
 
         button.on_click(take)
         show()

@@ -9,7 +9,6 @@ from typing import Any
 
 from nicegui import ui
 
-from scaler_protocol.errors import AddressError
 from scaler_ui.listening import Listening
 from scaler_ui.model import failures, subjects, views, workload_views
 from scaler_ui.model.addresses import PageRequest, address, name_in, read_task, read_worker
@@ -279,14 +278,10 @@ class SubjectPages:
         reader = reader_of_page()
 
         def act() -> None:
-            try:
-                order(actions, reader)
-            except AddressError as error:
-                said.text = str(error)
-            else:
-                button.disable()
-                said.text = actions.trouble(reader) or "Sent to the scheduler."
-                ui.timer(REFRESH_SECONDS, lambda: said.set_text(actions.trouble(reader) or said.text))
+            order(actions, reader)
+            button.disable()
+            said.text = actions.trouble(reader) or "Sent to the scheduler."
+            ui.timer(REFRESH_SECONDS, lambda: said.set_text(actions.trouble(reader) or said.text))
 
         button = ui.button(action.capitalize(), on_click=act).props(f'no-caps color=negative data-testid="{name}"')
         said = ui.label().props(f'role="status" data-testid="{name}-said"')

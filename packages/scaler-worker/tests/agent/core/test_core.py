@@ -41,7 +41,7 @@ from scaler_protocol.messages import (
 from scaler_protocol.objects import REFERENCE_BYTES
 from scaler_protocol.operations import Drain, Resized
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.profiles import NO_PROFILE
+from scaler_protocol.profiles import LONGEST_RUN_US, NO_PROFILE
 from scaler_protocol.storage import DeleteObjects
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.core import AgentCore
@@ -991,7 +991,7 @@ def test_runs_that_ended_and_were_not_reported_are_lost_with_their_worker_and_no
     host.workers[0].begin()
     assert host.workers[0].word == runs[2] and not host.outcomes.keys() & set(runs)
     if stopped:
-        host.core.in_flight.corrupted(host.core.workers.by_number[0], 0, host.now)
+        host.core.in_flight.corrupted(host.core.workers.by_number[0], None, host.now)
         host.settle()
     host.die(0)
     assert [host.status[run] for run in runs[:3]] == [Status.LOST] * 3
@@ -1611,6 +1611,23 @@ def test_a_worker_that_declines_what_is_not_its_next_run_is_replaced(reply: type
     assert host.status[runs[1]] == Status.LOST
     host.drain()
     assert host.outcomes == Counter([1, *runs])
+
+
+@pytest.mark.parametrize(
+    ("run", "duration"), [(2**64 - 1, 5), (0, 5), (None, LONGEST_RUN_US + 1)], ids=["unknown run", "no run", "too long"]
+)
+def test_a_task_that_answers_what_cannot_be_is_charged_with_the_end_of_its_worker(
+    run: int | None, duration: int
+) -> None:
+    """Otherwise it would run again and again."""
+    host = Host(1)
+    host.ready_all()
+    [asked] = host.run(1)
+    answer = RunsEnded([asked if run is None else run], [Status.VALUE], [duration], [NO_PROFILE], [b"result"], [])
+    host.handle(0, answer)
+    assert not host.workers.pop(0).alive and "overwritten" in host.logs[-1]
+    host.handle(0, events.WorkerDied("was killed by SIGKILL", asked))
+    assert host.status[asked] == Status.LOST and host.charged == {asked}
 
 
 FALLIBLE: tuple[type, ...] = (

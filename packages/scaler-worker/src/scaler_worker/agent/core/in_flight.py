@@ -13,7 +13,7 @@ from scaler_protocol.errors import ScalerError, TaskTimeoutError, describe, rest
 from scaler_protocol.ids import SESSION_BITS
 from scaler_protocol.messages import Message, Returned, Status, Withdraw, WorkerState, pieces_of
 from scaler_protocol.objects import REFERENCE_BYTES
-from scaler_protocol.profiles import NO_PROFILE
+from scaler_protocol.profiles import LONGEST_RUN_US, NO_PROFILE
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.functions import FunctionTable
 from scaler_worker.agent.core.kept_outcomes import KeptOutcomes
@@ -159,16 +159,20 @@ class InFlight:
             self._watch(worker)
         self._workers.reindex(worker, now)
 
-    def corrupted(self, worker: WorkerRecord, run: int, now: float) -> None:
+    def corrupted(self, worker: WorkerRecord, run: int | None, now: float) -> None:
         """A task has written into its worker's pipe or cells, so the worker's replies are unreliable: kill it.
 
-        The death is charged to `run`, if known (not 0), since it may do so in each attempt.
+        The death is charged to `run`, since it may do so in each attempt. If the worker does not have that one, its
+        next run has written the number; None if it is not known which one it was.
         """
         if worker.state == WorkerState.STOPPING:
             return
         text = f"{worker.called} is replaced: a task has overwritten its replies or shared state"
         self.effects.append(Log(logging.WARNING, text, worker=worker.name))
-        worker.charged_run = run
+        if run is not None and run not in run_ids(worker.entries()):
+            entry = worker.next_entry()
+            run = entry[RUN] if entry is not None else None
+        worker.charged_run = run or 0
         self.kill(worker, None, b"", now)
 
     def _advance(self, worker: WorkerRecord, count: int, now: float) -> None:
@@ -290,7 +294,7 @@ class InFlight:
             worker.datagrams[0].since = now
         self._workers.reindex(worker, now)
         if unrevoked and worker.returned_unrevoked:
-            self.corrupted(worker, 0, now)
+            self.corrupted(worker, None, now)
         worker.returned_unrevoked = unrevoked
 
     def _requeue(self, worker: WorkerRecord, entries: Sequence[Entry]) -> None:
@@ -489,6 +493,8 @@ def _typical(durations: list[int]) -> float:
 
 def _is_sound(batch: frames.RunsEnded) -> bool:
     """Whether a worker can have written these results."""
-    return max(batch.statuses) <= Status.FAILED and all(
-        len(batch.payloads[position]) == REFERENCE_BYTES for position in batch.stored
+    return (
+        max(batch.statuses) <= Status.FAILED
+        and max(batch.durations) <= LONGEST_RUN_US
+        and all(len(batch.payloads[position]) == REFERENCE_BYTES for position in batch.stored)
     )
