@@ -282,7 +282,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
     "FetchReplica": {"object": ID, "size": SIZE},
     "DropReplicas": {"objects": Column(ID, MESSAGE_IDS), "sizes": _SIZES},
     "MonitorStatus": {
-        **dict.fromkeys(("waiting", "held", "assigned"), COUNT),
+        **dict.fromkeys(("waiting", "held", "assigned", "exclusive"), COUNT),
         **dict.fromkeys(("client_tasks", "agent_assigned", "waiting_tasks"), _COUNTS),
         **dict.fromkeys(("unlisted_running", "unlisted_busy", "unlisted_blocked"), _COUNTS),
         **dict.fromkeys(("graph_nodes", "graph_succeeded", "graph_failed", "graph_cancelled"), _COUNTS),

@@ -409,6 +409,8 @@ struct MonitorStatus {
   unlistedBlocked @100 :List(UInt64);
   unlistedCpus @101 :List(Float64);
   unlistedRsses @102 :List(UInt64);
+  exclusive @103 :UInt64;
+  reservedAgents @104 :List(UInt64);
 }
 struct TaskEvents {
   groupNumbers @0 :List(UInt64);

@@ -209,6 +209,8 @@ class MonitorStatus:
     unlisted_blocked: Sequence[int] = ()
     unlisted_cpus: Sequence[float] = ()
     unlisted_rsses: Sequence[int] = ()
+    exclusive: int = 0
+    reserved_agents: Sequence[int] = ()
 
 
 def changes(status: MonitorStatus, before: MonitorStatus) -> MonitorStatus:

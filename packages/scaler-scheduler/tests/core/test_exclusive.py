@@ -11,6 +11,7 @@ from scaler_protocol.errors import MemoryLimitError, WorkerDiedError, describe, 
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.messages import AgentStatus, Blocked, Cancel, Recall, Run, Status
 from scaler_protocol.operations import Resized
+from scaler_scheduler.core.snapshot import ProcessStats
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
@@ -37,6 +38,9 @@ def test_it_waits_for_the_largest_host_and_is_alone_there(driver: SchedulerDrive
     (task,) = on_small
     driver.done(small, on_small, Status.LOST, EXCEEDED)
     assert not driver.runs(large) and not driver.runs(small), "the large host is not empty yet"
+    told = driver.core.snapshot(ProcessStats("ipc:///x", 0.0, 1.0, 0.0, 0), driver.now)
+    reserved = [told.agent_names[told.agents.index(number)] for number in told.reserved_agents]
+    assert (told.held, told.exclusive, reserved) == (1, 1, ["large"])
     (other,) = driver.submit(client)
     assert list(driver.runs(small)) == [other], "others do not wait"
     driver.done(large, on_large)

@@ -254,6 +254,19 @@ def test_silence_of_the_scheduler_is_not_that_of_object_storage(publications: Pu
     assert len(found) == 1 and found[0].startswith("Another scheduler has begun here"), "another one"
 
 
+def test_tasks_that_need_a_host_of_their_own_are_told_with_the_host_that_is_kept_free(
+    publications: Publications, healthy: MonitorModel
+) -> None:
+    kept_free = publications.status(
+        at=AT, held=4, waiting=0, exclusive=4, reserved_agents=(2,), agent_hosts=("a", "b"), agent_assigned=(0, 1)
+    )
+    healthy.take(kept_free, NOW)
+    said = {each.text: each.place for each in findings(healthy, NOW)}
+    assert said["4 tasks that used too much memory wait for a host of their own."] == ""
+    text = "Host b gets no other work until its 1 task has ended: a task that used too much memory needs it alone."
+    assert said[text] == "host"
+
+
 @pytest.mark.parametrize(
     ("usual", "runs"),
     [(0.0002, [0.002] * 10), (0.1, [0.1] * 9 + [20.0])],

@@ -219,7 +219,7 @@ def _held(state: SchedulerState, found: dict[str, list[Row]], total: int) -> Row
     )
     counts = {
         "suspect": sum(1 for _ in state.suspects),
-        "exclusive": sum(1 for _ in state.exclusive),
+        "exclusive": len(state.exclusive),
         "pinned": sum(1 for _ in state.pinned),
         "function_bytes": min(for_functions, total),  # cancelled ones are counted until the bytes arrive
     }

@@ -33,6 +33,9 @@ class ExclusiveTasks:
     def __init__(self) -> None:
         self._waiting: dict[TaskRecord, AgentRecord | None] = {}
 
+    def __len__(self) -> int:
+        return len(self._waiting)
+
     def __iter__(self) -> Iterator[TaskRecord]:
         return iter(self._waiting)
 

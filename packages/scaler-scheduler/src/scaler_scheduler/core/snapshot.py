@@ -13,6 +13,7 @@ from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import AgentStatus, Status, WorkerState
 from scaler_protocol.monitoring import DURATION_BOUNDS, MonitorStatus
 from scaler_scheduler.core.event_log import EventLog, capability_text
+from scaler_scheduler.core.exclusive import is_reserved
 from scaler_scheduler.core.manager_record import ManagerRecord
 from scaler_scheduler.core.records import ASSIGNED, AgentRecord, GraphRecord, SessionRecord, WorkerSums
 from scaler_scheduler.core.shares import shortage
@@ -107,6 +108,8 @@ def monitor_status(
         cpu_seconds=stats.cpu_seconds,
         waiting=state.waiting.count,
         held=event_log.unfinished - state.waiting.count - assigned,
+        exclusive=len(state.exclusive),
+        reserved_agents=[agent.number for agent in agents if is_reserved(agent)],
         assigned=assigned,
         succeeded=event_log.ended[Status.VALUE],
         raised=event_log.ended[Status.RAISED],

@@ -156,6 +156,7 @@ def _troubles(model: MonitorModel, status: MonitorStatus, now: float) -> Iterato
     yield from _own_troubles(model, now)
     yield from _unmet_needs(model, status)
     yield from _shortages(status)
+    yield from _lone_tasks(status)
     yield from _storage(model, status, now)
     yield from _managers(model, status)
     yield from _deaths(model, status)
@@ -190,6 +191,20 @@ def _shortages(status: MonitorStatus) -> Iterator[Finding]:
     ):
         if short:
             yield Finding(Severity.NOTE, f"{counted(count, 'task')} {_verb(count, 'wait')} for {short}.", needs)
+
+
+def _lone_tasks(status: MonitorStatus) -> Iterator[Finding]:
+    """Tasks that used too much memory and need a host each, and the hosts that are kept free for them."""
+    if count := status.exclusive:
+        own = "its own" if count == 1 else "their own"
+        text = f"{counted(count, 'task')} that used too much memory {_verb(count, 'wait')} for a host of {own}."
+        yield Finding(Severity.WARNING, text)
+    columns = zip(status.agents, status.agent_hosts, status.agent_assigned, strict=True)
+    kept_free = [(host, runs) for number, host, runs in columns if number in status.reserved_agents]
+    for host, runs in kept_free[:NAMED]:
+        until = f"until its {counted(runs, 'task')} {'has' if runs == 1 else 'have'} ended" if runs else "now"
+        text = f"Host {host} gets no other work {until}: a task that used too much memory needs it alone."
+        yield Finding(Severity.NOTE, text, host, "host")
 
 
 def _hung_tasks(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
