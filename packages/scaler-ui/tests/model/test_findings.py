@@ -283,6 +283,29 @@ def test_noise_makes_no_slow_host(
     assert "is slow" not in sentence(findings(healthy, NOW))
 
 
+@pytest.mark.parametrize(("status", "said"), [(Status.RAISED, "raised lately"), (Status.FAILED, "failed without a re")])
+def test_a_function_without_a_name_is_called_so(healthy: MonitorModel, status: int, said: str) -> None:
+    """A scheduler that was restarted hears from agents how tasks ended before clients say what these call."""
+    healthy.take(failure(status, "", "ValueError: no"), NOW)
+    [found] = findings(healthy, NOW)[1:]
+    assert found.text.startswith(f"1 task of a function whose name is not known {said}")
+    assert found.parts == (found.text, "", "")
+
+
+@pytest.mark.parametrize("kind", ["sick host", "leaking function"])
+def test_functions_without_names_are_not_compared_as_if_they_were_one(
+    publications: Publications, healthy: MonitorModel, kind: str
+) -> None:
+    listened = MonitorModel()
+    listened.take(_healthy(publications), NOW)
+    for message in DRILL[kind][0](publications):
+        listened.take(message, NOW)
+    columns = listened.run_figures.columns()
+    nameless = {each: [""] * len(columns[each]) for each in ("run_functions", "growth_functions")}
+    healthy.take(MonitorHistory(**columns | nameless), NOW)
+    assert len(findings(healthy, NOW)) == 1
+
+
 def test_what_happened_before_the_clock_was_set_back_is_not_of_the_last_minutes_for_hours(
     publications: Publications, healthy: MonitorModel
 ) -> None:

@@ -113,7 +113,7 @@ def _progress(model: MonitorModel, status: MonitorStatus) -> Finding:
     is_hung_below = not left and any(True for _ in _hung_tasks(model, status))
     if not left and not is_hung_below and (longest := _longest_run(model, status)):
         seconds, task, name = longest
-        called = f"task {task} ({shortened(name, NAME)})"
+        called = f"task {task} ({_called(name)})"
         return Finding(Severity.NOTE, f"{said}; {called} has run for {duration(seconds)}.", task, "task")
     if status.assigned or open_here or workers(status):
         return Finding(Severity.NOTE, f"{said}.")
@@ -222,12 +222,12 @@ def _hung_tasks(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]
         if (seconds := micros / 1e6) <= HUNG_SECONDS:
             continue
         name = model.tasks.function_name(row)
-        if is_hung(model, name, usual.get(name, 0.0), seconds):
+        if name and is_hung(model, name, usual.get(name, 0.0), seconds):
             hung.append((seconds, model.tasks.value("id", row), name, agent))
     if hung:
         seconds, task, name, agent = max(hung)
         others = f", and {counted(len(hung) - 1, 'other')} as well" if len(hung) > 1 else ""
-        called, host = shortened(name, NAME), model.hosts.get(agent, "")
+        called, host = _called(name), model.hosts.get(agent, "")
         text = f"Task {task:x} ({called}) has run for {duration(seconds)} on {host}"
         text = f"{text}, far longer than its function usually does{others}."
         yield Finding(Severity.WARNING, text, f"{task:x}", "task")
@@ -252,14 +252,21 @@ def _failing_functions(model: MonitorModel, status: MonitorStatus) -> Iterator[F
 def _tasks_of(model: MonitorModel, status: MonitorStatus, name: str, count: int) -> str:
     """So many tasks of a function, or at least so many, where not all recent failures are known."""
     is_least = model.failures.displaced.get(name, 0.0) > status.at - RECENT_SECONDS
-    return f"{'At least ' * is_least}{counted(count, 'task')} of {shortened(name, NAME)}"
+    return f"{'At least ' * is_least}{counted(count, 'task')} of {_called(name)}"
+
+
+def _called(function: str) -> str:
+    """What a function is called: a scheduler that was restarted learns names from clients, after agents."""
+    return shortened(function, NAME) or "a function whose name is not known"
 
 
 def _leaking_functions(model: MonitorModel) -> Iterator[Finding]:
     """Functions most runs of which leave memory behind in a worker: named by the worker where it is most."""
     worst: dict[str, Growth] = {}
     for (name, _, _), growth in model.run_figures.growths.items():
-        leaks = growth.size > LEAK_BYTES and growth.raised >= LEAK_RUNS and 2 * growth.raised > growth.runs
+        leaks = (
+            bool(name) and growth.size > LEAK_BYTES and growth.raised >= LEAK_RUNS and 2 * growth.raised > growth.runs
+        )
         if leaks and (name not in worst or growth.size > worst[name].size):
             worst[name] = growth
     for name, growth in worst.items():
@@ -352,7 +359,7 @@ def _odd_runs(model: MonitorModel, status: MonitorStatus) -> Iterator[Finding]:
     by_function: dict[str, dict[str, RecentRuns]] = defaultdict(dict)
     connected = set(status.agent_hosts)
     for (name, host), runs in model.run_figures.runs.items():
-        if runs.count >= LEAST_RUNS and host in connected:
+        if name and runs.count >= LEAST_RUNS and host in connected:  # "" may be many functions
             by_function[name][host] = runs
     for name, hosts in by_function.items():
         if len(hosts) < 2:
