@@ -267,6 +267,17 @@ def test_tasks_that_need_a_host_of_their_own_are_told_with_the_host_that_is_kept
     assert said[text] == "host"
 
 
+def test_whose_tasks_run_on_workers_that_are_not_listed_is_not_guessed(
+    publications: Publications, healthy: MonitorModel
+) -> None:
+    *before, status = starving(publications)
+    assert isinstance(status, MonitorStatus)
+    sums: dict[str, Any] = {f"unlisted_{name}": (1,) for name in ("running", "busy", "blocked", "cpus", "rsses")}
+    for message in (*before, replace(status, unlisted_agents=(2,), **sums)):
+        healthy.take(message, NOW)
+    assert "others' do" not in sentence(findings(healthy, NOW))
+
+
 @pytest.mark.parametrize(
     ("usual", "runs"),
     [(0.0002, [0.002] * 10), (0.1, [0.1] * 9 + [20.0])],

@@ -82,6 +82,18 @@ def test_no_worker_at_all(publications: Publications) -> None:
     assert why(model, 1) == ["it waits: no worker is connected"]
 
 
+def test_a_task_on_a_host_whose_workers_are_not_listed(publications: Publications) -> None:
+    sums: dict[str, Any] = {f"unlisted_{name}": (1,) for name in ("running", "busy", "blocked", "cpus", "rsses")}
+    model = publications.model_of(
+        publications.groups((9, "f", 7, 0, "", "")),
+        publications.batch(WAITING, 9, 1),
+        publications.batch(ASSIGNED, 2, 1, first_run=700),
+        publications.status(unlisted_agents=(2,), **sums),
+    )
+    said = "it is on vm:2, which has 0 tasks for 3 workers: these are too many to be listed, so that it may run already"
+    assert why(model, 1) == [said]
+
+
 def test_a_task_with_an_agent(publications: Publications) -> None:
     model = publications.model_of(
         publications.status(at=1002.5),

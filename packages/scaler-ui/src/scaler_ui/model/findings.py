@@ -285,6 +285,8 @@ def _starving_clients(model: MonitorModel, status: MonitorStatus) -> Iterator[Fi
             waits[group.session] = min(since, waits.get(group.session, math.inf))
     if len(status.client_sessions) < 2 or not running(status):
         return
+    if status.unlisted_agents:  # nobody knows whose tasks they run
+        return
     rows = model.tasks.running()
     served = {model.tasks.value("session", rows[run]) for run in status.worker_runs if run in rows}
     for session, since in waits.items():

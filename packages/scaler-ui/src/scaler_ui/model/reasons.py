@@ -121,7 +121,10 @@ def _where_assigned(model: MonitorModel, status: MonitorStatus, row: int) -> lis
     sizes = dict(zip(status.agents, zip(status.agent_assigned, status.agent_workers, strict=True), strict=True))
     if number in sizes:
         sent, workers = sizes[number]
-        return [f"it is queued on {agent}, which has {counted(sent, 'task')} for {counted(workers, 'worker')}"]
+        has = f"{agent}, which has {counted(sent, 'task')} for {counted(workers, 'worker')}"
+        if number in status.unlisted_agents:
+            return [f"it is on {has}: these are too many to be listed, so that it may run already"]
+        return [f"it is queued on {has}"]
     return [f"it is queued on {agent}"]
 
 
