@@ -468,6 +468,23 @@ def test_ctrl_c_ends_top(terminal: Screen) -> None:
     assert terminal.wait() == 0 and terminal.is_restored()
 
 
+def test_bytes_that_are_no_text_are_no_keys(terminal: Screen) -> None:
+    terminal.read_until(r"task_manager")
+    os.write(terminal.master, b"\xff")
+    written = b""
+
+    def is_sorted() -> bool:
+        nonlocal written
+        terminal.press("M")  # what comes with the bytes is no key either, so it is pressed again
+        while unread_bytes(terminal.master):
+            written += os.read(terminal.master, 65536)
+        return "[agt_rss]" in ESCAPES.sub("", written.decode("utf-8", "replace"))
+
+    wait_until(is_sorted, "a key is understood")
+    terminal.press("q")
+    assert terminal.wait() == 0 and terminal.is_restored()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_top_and_leaves_the_terminal_as_it_was(terminal: Screen, number: signal.Signals) -> None:
     terminal.read_until(r"task_manager")

@@ -15,6 +15,7 @@ from rich.text import Text
 from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.driver import Driver
 from textual.widgets import Input, Static
 
 from scaler_ui.listening import Listening
@@ -75,8 +76,8 @@ class TopApp(App[None]):
         Binding("pagedown", "move(20)", "page down"),
     ]
 
-    def __init__(self, listening: Listening) -> None:
-        super().__init__()
+    def __init__(self, listening: Listening, driver: type[Driver] | None = None) -> None:
+        super().__init__(driver)
         self.view = View()
         self._listening = listening
         self._panel: Callable[[dict[str, Any]], list[str]] | None = None
@@ -243,6 +244,15 @@ class TopApp(App[None]):
         self.query_one(f"#{name}", Static).update(Text(text, no_wrap=True))
 
 
+def _driver() -> type[Driver] | None:
+    """What reads keys; None for what textual chooses."""
+    if sys.platform == "win32":
+        return None
+    from scaler_ui.terminal.keyboard import TolerantDriver
+
+    return TolerantDriver
+
+
 def _end_without_terminal() -> None:
     """End as at a signal if the terminal is gone: only the processes that it controls are sent SIGHUP."""
     if sys.platform != "win32":
@@ -265,7 +275,7 @@ def _with_alarm(handler: Any) -> Callable[[int, FrameType | None], object]:
 
 async def show(listening: Listening) -> None:
     """Show the screen until the reader, or a signal, ends it; the terminal is then as before."""
-    app = TopApp(listening)
+    app = TopApp(listening, _driver())
     if sys.platform == "linux":
         from scaler_io.service.process import STOP_SIGNALS, terminate_on_signals
 
