@@ -104,7 +104,10 @@ def test_a_task_with_an_agent(publications: Publications) -> None:
     )
     assert why(model, 1) == ["it is queued on vm:1, which has 2 tasks for 3 workers"]
     assert why(model, 2) == ["it runs on vm:1-100, for 2.5 s"]
-    assert why(model, 3)[0].startswith("it is held")
+    (held,) = why(model, 3)
+    assert held.startswith("it is held: its inputs or") and "too much memory" not in held
+    model.take(publications.status(at=1003.5, exclusive=1), 51.0)
+    assert why(model, 3) == [f"{held}; or it has used too much memory, and waits for a host of its own"]
 
 
 def test_a_task_that_has_ended(publications: Publications) -> None:

@@ -32,9 +32,13 @@ def why(model: MonitorModel, task: int, asked: Sequence[str] = ()) -> list[str]:
         ahead = _behind(model, row, group, reasons)
         return [*(asked or map(_estimated, reasons.why_waiting(group.needs, group.runtime, ahead))), *said]
     if step == TaskStep.HELD:
-        lacks = "its inputs or the body of its function are missing"
-        alone = "it is a suspect after the loss of a host, and waits for a host that runs no other suspect"
-        return [*(asked or [f"it is held: {lacks}; or {alone}"]), *said]
+        causes = [
+            "its inputs or the body of its function are missing",
+            "it is a suspect after the loss of a host, and waits for a host that runs no other suspect",
+        ]
+        if status.exclusive:
+            causes.append("it has used too much memory, and waits for a host of its own")
+        return [*(asked or [f"it is held: {'; or '.join(causes)}"]), *said]
     if step == TaskStep.ASSIGNED:
         return [*_where_assigned(model, status, row), *said]
     return [_how_ended(model, row), *said]

@@ -21,7 +21,7 @@ REFRESH_SECONDS = 1.0
 _COUNT = "value => value.toLocaleString()"
 _PERCENT = "value => `${value.toLocaleString()}%`"
 _MILLISECONDS = "value => value < 1000 ? `${value} ms` : `${(value / 1000).toLocaleString()} s`"
-_MEBIBYTES = "value => value < 1024 ? `${value} MiB` : `${(value / 1024).toLocaleString()} GiB`"
+_MEBIBYTES = "value => value < 1024 ? `${value} MiB` : `${(value / 1024).toFixed(1)} GiB`"
 LINES = (
     Line("Tasks that ended per second", ("tasks/s",), _COUNT),
     Line("Latency: mean from submission to end", ("latency",), _MILLISECONDS),
