@@ -6,7 +6,7 @@ from colorsys import rgb_to_hsv
 from itertools import combinations
 
 from scaler_ui.model.task_stream import BARS, Bar, TaskStream
-from scaler_ui.web.charts import OTHERS, PALETTE, dots, drawn
+from scaler_ui.web.charts import OTHERS, PALETTE, _range, dots, drawn
 
 
 def rgb(colour: str) -> tuple[float, float, float]:
@@ -35,3 +35,8 @@ def test_a_browser_is_sent_little_of_long_names_and_nothing_of_hidden_functions(
 def test_a_value_without_neighbours_is_a_dot() -> None:
     line: list[list[float | None]] = [[1, 5.0], [2, None], [3, 6.0], [4, 7.0], [5, None], [6, 8.0]]
     assert dots(line) == [{"coord": [1, 5.0]}, {"coord": [6, 8.0]}] and dots([]) == dots(line[1:2]) == []
+
+
+def test_without_a_scheduler_the_task_stream_has_no_times() -> None:
+    assert _range((0.0, 0.0))["show"] is False
+    assert _range((5.0, 65.0)) == {"min": 5000, "max": 65000, "show": True}

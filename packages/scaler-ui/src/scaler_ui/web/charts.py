@@ -268,8 +268,7 @@ class Timeline:
         self._chart.redraw()
 
     def _fill(self, options: dict[str, Any], stream: TaskStream) -> None:
-        begin, end = (round(1000 * at) for at in stream.window)
-        options["xAxis"].update(min=begin, max=end)
+        options["xAxis"].update(_range(stream.window))
         options["yAxis"]["data"] = stream.lines
         colours = self._colours.of(stream.functions)
         named = dict(islice(colours.items(), LEGEND))
@@ -277,6 +276,12 @@ class Timeline:
         for series, expression in zip(options["series"], data, strict=True):
             series[":data"] = expression
         self._legend.show(named)
+
+
+def _range(window: tuple[float, float]) -> dict[str, Any]:
+    """The ends of the axis of time, which is not shown before a scheduler has said the time."""
+    begin, end = (round(1000 * at) for at in window)
+    return {"min": begin, "max": end, "show": begin < end}
 
 
 def drawn(stream: TaskStream, colours: dict[str, str], hidden: AbstractSet[str]) -> tuple[str, str]:
