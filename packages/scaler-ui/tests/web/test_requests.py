@@ -208,6 +208,28 @@ def test_what_is_no_message_is_told_in_a_line(garbage: str, caplog: pytest.LogCa
     assert "a reader's event is not understood" in told.getMessage() and not told.exc_info
 
 
+def test_binary_parts_of_events_are_not_kept(caplog: pytest.LogCaptureFixture) -> None:
+    server = pytest.importorskip("socketio").AsyncServer(async_mode="asgi")
+    requests.refuse_binary_events(server)
+
+    async def messages() -> None:
+        await server.manager.connect("reader", "/")
+        for message in ('5999-["event",{"_placeholder":true,"num":0}]', b"part", '2["event",{}]'):
+            await server.eio._trigger_event("message", "reader", message)
+
+    with one_line_each():
+        asyncio.run(messages())
+    assert "it has binary parts" in caplog.records[0].getMessage() and not server._binary_packet
+
+
+def test_what_a_page_says_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    client = pytest.importorskip("nicegui").Client
+    with one_line_each():
+        client.handle_log_message(None, {"level": "error", "message": "\x1b[2Jno event\n[INFO] all is well %s"})
+    [told] = caplog.records
+    assert told.getMessage() == r"scaler_ui: a reader's page says: \x1b[2Jno event\n[INFO] all is well %s"
+
+
 def test_a_readers_odd_event_is_told_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
     server = pytest.importorskip("socketio").AsyncServer(async_mode="asgi")
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from nicegui import ui
+from nicegui import core, ui
 from nicegui.sub_pages_router import SubPagesRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -41,7 +41,7 @@ from scaler_ui.web.operator_actions import OperatorActions
 from scaler_ui.web.overview_page import LINES, REFRESH_SECONDS, OverviewPage
 from scaler_ui.web.parts import Figures, ServerTable, heading, subheading
 from scaler_ui.web.profile_page import ProfilePage
-from scaler_ui.web.requests import unknown_page
+from scaler_ui.web.requests import refuse_binary_events, unknown_page
 from scaler_ui.web.subject_pages import SubjectPages, Unknown
 
 STREAM_SECONDS = 2.0
@@ -98,6 +98,7 @@ class Pages:
 
     def add(self) -> None:
         """Register the pages at the server."""
+        refuse_binary_events(core.sio)
         beside = Path(__file__)
         ui.add_css(beside.with_name("pages.css"), shared=True)
         for script in ("pages.js", "flames.js"):

@@ -20,14 +20,17 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from scaler_protocol.limits import shortened
 from scaler_protocol.ranges import Text
+from scaler_protocol.safe_text import escaped
 
 REASON = Text(256)
 """The limit of what is logged of a reader's event."""
 _HANDLERS = frozenset({"_handle_event_internal", "run_async_handler", "_websocket_handler"})
 """Of python-socketio, what calls the handler of an event, in a task that nobody waits for; of engineio, what reads
 messages and packets."""
-ODD_EVENT_LOGS = ("asyncio", "engineio.server", "uvicorn.error")
-"""The loggers where tracebacks of these end."""
+_BINARY = frozenset({5, 6})
+"""The types of packets of Socket.IO that have binary parts."""
+ODD_EVENT_LOGS = ("asyncio", "engineio.server", "uvicorn.error", "nicegui")
+"""The loggers where tracebacks of these end, and what scripts of pages say."""
 FILES = tuple(f"/_nicegui/{nicegui.__version__}/{kind}/" for kind in ("static", "components", "esm"))
 """The addresses of NiceGUI's files: scripts, styles and fonts, 2.5 MB for the first page."""
 KEPT_BYTES = 8 * 2**20
@@ -36,7 +39,7 @@ HEAD_SECONDS = 10.0
 """Time for the head of a request, at least; at most twice as long."""
 HEAD_BYTES = 512 * 1024
 """Bytes of the head of a request, at most; more than a transport reads at once."""
-REQUESTS_AHEAD = 32
+REQUESTS_AHEAD = 100
 """Requests that may wait on a connection for the answers before theirs, at most; browsers send none ahead."""
 
 
@@ -119,8 +122,26 @@ def _compressed(response: list[MutableMapping[str, Any]]) -> list[MutableMapping
     return [{**start, "headers": headers.raw}, {"type": "http.response.body", "body": body}]
 
 
+def refuse_binary_events(server: Any) -> None:
+    """Refuse events with binary parts: pages send none, and a reader could send parts without end, which are kept."""
+
+    class TextPacket(server.packet_class):  # type: ignore[misc]
+        """A packet that is one message."""
+
+        def decode(self, encoded_packet: Any) -> int:
+            parts: int = super().decode(encoded_packet)
+            if self.packet_type in _BINARY:
+                raise ValueError("it has binary parts")
+            return parts
+
+    server.packet_class = TextPacket
+
+
 def tell_odd_events(record: logging.LogRecord) -> bool:
-    """A filter that makes one line of the traceback of a reader's event that NiceGUI does not understand."""
+    """A filter that makes one line of what a reader's page says, and of the traceback of an event that NiceGUI does not
+    understand."""
+    if record.name == "nicegui" and record.funcName == "handle_log_message":
+        record.msg, record.args = "scaler_ui: a reader's page says: %s", (shortened(escaped(str(record.msg)), REASON),)
     error = record.exc_info[1] if record.exc_info else None
     if error is not None and any(frame.f_code.co_name in _HANDLERS for frame, _ in walk_tb(error.__traceback__)):
         record.msg = "scaler_ui: a reader's event is not understood: %s"
