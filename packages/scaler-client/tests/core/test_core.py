@@ -23,7 +23,7 @@ from scaler_client.core.events import (
     WorkersUnwanted,
 )
 from scaler_client.core.records import CallBlock, CallGroup, Deliver, FunctionBody
-from scaler_client.core.releases import RELEASE_TASKS
+from scaler_client.core.releases import RELEASE_SECONDS, RELEASE_TASKS
 from scaler_client.core.sent_functions import KEPT_FUNCTIONS
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp
 from scaler_protocol import messages
@@ -174,7 +174,8 @@ def test_the_credit_bounds_what_the_scheduler_holds() -> None:
     core.handle(CallsSubmitted([PlannedCall(number, GROUP, b"12345678") for number in range(3)]), 0.0)
     assert [message.tasks for message in sent(core)] == [[0]]
     core.handle(Done([0], [0], Payloads([b""])), 0.0)
-    assert [message.tasks for message in sent(core)] == [[1]]
+    submit, release = sent(core)
+    assert (submit.tasks, release) == ([1], Release([0]))
     core.handle(TasksCancelled([1]), 0.0)
     first, second = sent(core)
     assert (first.tasks, second) == ([2], Cancel([1]))
@@ -200,6 +201,22 @@ def test_outcomes_are_released_after_a_while_or_in_bulk(core: ClientCore) -> Non
     tasks = list(range(100, 100 + RELEASE_TASKS))
     core.handle(Done(tasks, [0] * len(tasks), Payloads([b""] * len(tasks))), 2.0)
     assert sent(core, 2.0) == [Release(tasks)]
+
+
+def test_outcomes_are_released_beside_other_messages_unless_some_were_just_now(core: ClientCore) -> None:
+    core.handle(CallsSubmitted([PlannedCall(number, GROUP) for number in range(1, 5)]), 0.0)
+    sent(core)
+    core.handle(Done([1], [0], Payloads([b""])), 1.0)
+    assert sent(core, 1.0) == []
+    core.handle(CallsSubmitted([PlannedCall(5, GROUP)]), 1.01)
+    submit, release = sent(core, 1.01)
+    assert isinstance(submit, Submit) and release == Release([1]) and core.due() is None
+    core.handle(Done([2], [0], Payloads([b""])), 1.02)
+    core.handle(CallsSubmitted([PlannedCall(6, GROUP)]), 1.03)
+    assert [type(message) for message in sent(core, 1.03)] == [Submit]
+    assert core.due() == pytest.approx(1.02 + RELEASE_SECONDS)
+    core.handle(CallsSubmitted([PlannedCall(7, GROUP)]), 1.065)
+    assert sent(core, 1.065)[1:] == [Release([2])]
 
 
 def test_a_scheduler_that_forgot_us_gets_what_it_asks_for(core: ClientCore) -> None:

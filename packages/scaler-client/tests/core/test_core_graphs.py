@@ -11,7 +11,18 @@ from scaler_client.core.graph_state import GraphPiece, GraphTasks
 from scaler_client.core.records import CallGroup, Dependency
 from scaler_io.links.events import LinkDown, LinkUp
 from scaler_protocol.handshake import Welcome
-from scaler_protocol.messages import Cancel, Done, Group, Inputs, Message, NeedInputs, NeedTasks, Reconcile, Submit
+from scaler_protocol.messages import (
+    Cancel,
+    Done,
+    Group,
+    Inputs,
+    Message,
+    NeedInputs,
+    NeedTasks,
+    Reconcile,
+    Release,
+    Submit,
+)
 from scaler_protocol.payloads import Payloads
 
 GROUP = CallGroup(Group(b"f"), (), lambda payload: payload, lambda value: b"")
@@ -166,7 +177,8 @@ def test_what_was_not_sent_before_finds_what_it_takes() -> None:
     driver.done(13)
     driver.done(12)
     driver.connect()
-    resume, submit = driver.sent()
+    resume, submit, release = driver.sent()
     assert isinstance(resume, Reconcile) and list(resume.wanted) == [10]
     assert isinstance(submit, Submit) and list(submit.tasks) == [14, 15, 16, 17]
+    assert release == Release([13, 12])
     assert driver.nobody_holds(10) == [10]

@@ -208,6 +208,7 @@ class ClientCore:
             self._replies = [message for message in self._replies if not isinstance(message, EndSession)]
             self._out += map(Transmit, ends)
             return
+        before = len(self._out)
         while (batch := self._queue.take()) is not None:
             self._send(submit_message(batch, self._functions.new(batch.groups)))
             self._session_requests.calls_sent()
@@ -221,7 +222,7 @@ class ClientCore:
         if self._is_all_sent:
             for request in self._session_requests.confirmations():
                 self._send(request)
-        for release in self._releases.take(now):
+        for release in self._releases.take(now, beside_others=len(self._out) > before):
             self._send(release)
 
     @property

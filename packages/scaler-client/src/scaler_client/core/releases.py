@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,6 +19,8 @@ class Releases:
     def __init__(self, held: HeldResults) -> None:
         self._held = held
         self._tasks: list[int] = []
+        self._alone_until = -math.inf
+        """Until then releases do not join other messages, because some just did."""
         self.due: float | None = None
         """The latest time to release them (time.monotonic); None if there are none."""
 
@@ -27,9 +30,11 @@ class Releases:
             self.due = now + RELEASE_SECONDS
         self._tasks += tasks
 
-    def take(self, now: float) -> list[Release]:
-        """The messages to send now."""
-        if self.due is not None and (now >= self.due or len(self._tasks) >= RELEASE_TASKS):
+    def take(self, now: float, *, beside_others: bool) -> list[Release]:
+        """The messages to send now; `beside_others`: there are others, with which these wake no process."""
+        is_due = self.due is not None and now >= (self._alone_until if beside_others else self.due)
+        if is_due or len(self._tasks) >= RELEASE_TASKS:
+            self._alone_until = now + RELEASE_SECONDS
             return self.take_with(())
         return [Release((), self._held.take())] if self._held.freed >= FREED_BYTES else []
 
