@@ -219,7 +219,12 @@ def test_refused_variable_names_itself(capsys: pytest.CaptureFixture[str]) -> No
         ("protectd = true", "FILE [bakery]: unknown key protectd; did you mean protected?"),
         ("n = 3", "FILE [bakery]: unknown key n"),
         ("num_of_workers = 1.5", "FILE [bakery] num_of_workers: '1.5' is not a whole number"),
-        ("num_of_workers = true", "FILE [bakery] num_of_workers: 'True' is not a whole number"),
+        (
+            "num_of_workers = true",
+            "FILE [bakery] num_of_workers: NUM_OF_WORKERS is a text or a number, not true or false",
+        ),
+        ("address = false", "FILE [bakery] address: ADDRESS is a text or a number, not true or false"),
+        ("paths = ['a', true]", "FILE [bakery] paths: PATHS holds texts or numbers, not true or false"),
         (
             "num_of_workers = {a = 1}",
             "FILE [bakery] num_of_workers: NUM_OF_WORKERS is a text or a number, not a table",

@@ -313,13 +313,14 @@ def _from_toml(source: str, option: Option, value: object) -> Given:
     """A TOML value as the text of the command line; the items of an array are joined with commas."""
     items = value if isinstance(value, list) else [value]
     for item in items:
-        if not isinstance(item, str | int | float):
+        if not isinstance(item, str | int | float) or (isinstance(item, bool) and not option.flag):
             raise UsageError(f"{source}: {option.placeholder} {_expected(option)}, not {_TOML_WORDS[type(item)]}")
     texts = [str(item) for item in items]
     return Given(source, texts if option.repeated else [",".join(texts)])
 
 
 _TOML_WORDS: Final[Mapping[type[object], str]] = {
+    bool: "true or false",
     dict: "a table",
     list: "an array",
     datetime.datetime: "a date with a time",
