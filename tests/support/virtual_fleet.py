@@ -11,7 +11,7 @@ from itertools import chain, count, pairwise
 from random import Random
 from statistics import median
 
-from scaler_scheduler.core.records import FunctionRecord
+from scaler_scheduler.core.function_record import FunctionRecord
 from scaler_scheduler.requirements import Requirement, WorkerClass
 from scaler_scheduler.scaling.capacity import CapacitySnapshot, Demand, Manager, Offer, ScalingPolicy, Target
 

@@ -25,8 +25,9 @@ from scaler_protocol.messages import Status
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import SchedulerCore
 from scaler_scheduler.core.effects import WriteDump
-from scaler_scheduler.core.records import DONE, HELD, SessionRecord, TaskRecord
+from scaler_scheduler.core.records import SessionRecord, TaskRecord
 from scaler_scheduler.core.state import SendToStorage
+from scaler_scheduler.core.task_states import DONE, HELD
 from world.callers import Caller, WorldClient, WorldFuture
 from world.hosts import SimulatedHost
 from world.journals import Disk, MemoryJournal

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from scaler_io.simulation.network import MemoryNetwork
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import SchedulerCore
-from scaler_scheduler.core.records import DONE
 from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.task_states import DONE
 from scaler_scheduler.journal.commits import Commits
 from scaler_scheduler.journal.ledger import Ledger
 from scaler_scheduler.journal.records import Batch, RecordKind, Row

@@ -12,8 +12,8 @@ from scaler_io.links.streams import HEADER
 from scaler_protocol.codec import encode
 from scaler_protocol.messages import Message, Status
 from scaler_protocol.monitoring import EventKind, TaskStep
-from scaler_scheduler.core.records import ASSIGNED, DONE, HELD, WAITING
 from scaler_scheduler.core.snapshot import ProcessStats
+from scaler_scheduler.core.task_states import ASSIGNED, DONE, HELD, WAITING
 from scaler_ui.model import task_stream
 from scaler_ui.model.feed import Feed
 from scaler_ui.model.findings import findings

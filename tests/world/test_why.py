@@ -6,7 +6,7 @@ import pytest
 
 from scaler_protocol.messages import Group
 from scaler_scheduler.core.history import ENTRIES
-from scaler_scheduler.core.records import WAITING
+from scaler_scheduler.core.task_states import WAITING
 from scaler_ui.model.reasons import why
 from world.cluster import World, plans
 from world.plans import FUNCTION, Plan

@@ -23,9 +23,9 @@ from scaler_protocol.profiles import Profile
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import SchedulerCore
 from scaler_scheduler.core.effects import WriteDump
-from scaler_scheduler.core.records import ASSIGNED, DONE, HELD, WAITING
 from scaler_scheduler.core.snapshot import ProcessStats, monitor_status
 from scaler_scheduler.core.state import SchedulerState, SendToStorage
+from scaler_scheduler.core.task_states import ASSIGNED, DONE, HELD, WAITING
 
 M = TypeVar("M")
 FUNCTION = function_id(b"body")

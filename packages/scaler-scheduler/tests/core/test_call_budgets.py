@@ -13,14 +13,9 @@ from scaler_protocol.messages import Cancel, Group, Status, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.call_budgets import CALLS_LIMIT, LEAST_CREDIT, TASK_BYTES, CallBudgets
 from scaler_scheduler.core.config import SchedulerConfig
-from scaler_scheduler.core.records import (
-    FunctionRecord,
-    GraphRecord,
-    GroupRecord,
-    LaneRecord,
-    SessionRecord,
-    TaskRecord,
-)
+from scaler_scheduler.core.function_record import FunctionRecord
+from scaler_scheduler.core.graph_record import GraphRecord
+from scaler_scheduler.core.records import GroupRecord, LaneRecord, SessionRecord, TaskRecord
 from scaler_scheduler.requirements import Requirement
 
 if TYPE_CHECKING:

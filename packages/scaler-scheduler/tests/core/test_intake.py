@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,15 +21,20 @@ FIRST = first_task(ord("c")) + 1000
 TASKS = list(range(FIRST, FIRST + 6))
 
 
-def graph(earlier: int) -> Submit:
-    """Six nodes, of two groups: some take results of others, one that of an earlier task, one of a forgotten one."""
+def graph(earlier: int, *, in_order: bool = True) -> Submit:
+    """Six nodes, of two groups: some take results of others, one that of an earlier task, one of a forgotten one.
+
+    Clients send what nodes need in the order of the nodes.
+    """
+    needs = [(1, TASKS[0]), (2, TASKS[1]), (3, earlier), (4, FIRST - 500)]
+    dependents, needed = zip(*(needs if in_order else needs[::-1]), strict=True)
     return Submit(
         (Group(FUNCTION), Group(FUNCTION, priority=2)),
         TASKS,
         Payloads([b"call"] * 6),
         task_groups=[0, 1, 0, 1, 0, 1],
-        dependents=[1, 2, 3, 4],
-        needs=[TASKS[0], TASKS[1], earlier, FIRST - 500],
+        dependents=dependents,
+        needs=needed,
         functions=(FUNCTION,),
         names=("n",),
         bodies=Payloads([b"body"]),
@@ -61,6 +67,10 @@ def places(driver: SchedulerDriver) -> dict[str, Any]:
     return {
         "_group": core._intake,
         "_records": core._intake,
+        "_held": core._intake,
+        "_take_piece": core._intake,
+        "_connect": core._intake,
+        "hold": core._completion.dependencies,
         "_graph": core._intake,
         "_enter": core._intake,
         "enter": core._completion,
@@ -70,17 +80,26 @@ def places(driver: SchedulerDriver) -> dict[str, Any]:
     }
 
 
+STEPS = ["_group", "_connect", "_graph", "_enter", "enter", "queue", "add", "check_eligible"]
+
+
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("name", ["_group", "_records", "_graph", "_enter", "enter", "queue", "add", "check_eligible"])
+@pytest.mark.parametrize(
+    ("name", "in_order"),
+    [
+        *product([*STEPS, "_held", "_take_piece", "hold"], [True]),
+        *product([*STEPS, "_records"], [False]),
+    ],
+)
 def test_a_submit_that_can_not_be_taken_fails_as_a_whole(
-    driver: SchedulerDriver, monkeypatch: pytest.MonkeyPatch, name: str, after: bool
+    driver: SchedulerDriver, monkeypatch: pytest.MonkeyPatch, name: str, in_order: bool, after: bool
 ) -> None:
     client, agent = driver.client(b"c"), driver.agent()
     (earlier,) = driver.submit(client)
     runs = driver.runs(agent)
     break_once(monkeypatch, places(driver)[name], name, after=after)
     with pytest.raises(OnceError):
-        driver.feed(client, graph(earlier))
+        driver.feed(client, graph(earlier, in_order=in_order))
     driver.settle()  # and its check
     told = driver.outcomes(client)
     assert {*told, TASKS[1]} == set(TASKS)  # of an intermediate node that shares a fate nobody need be told

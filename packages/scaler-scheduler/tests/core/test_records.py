@@ -14,18 +14,10 @@ from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.call_budgets import CallBudgets
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.explanation import tasks_ahead
-from scaler_scheduler.core.records import (
-    ASSIGNED,
-    GONE,
-    WAITING,
-    EndedTasks,
-    FunctionRecord,
-    GroupRecord,
-    SessionRecord,
-    TaskBlock,
-    TaskRecord,
-)
+from scaler_scheduler.core.function_record import FunctionRecord
+from scaler_scheduler.core.records import EndedTasks, GroupRecord, SessionRecord, TaskBlock, TaskRecord
 from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.task_states import ASSIGNED, GONE, WAITING
 from scaler_scheduler.requirements import Requirement, WorkerClass
 
 if TYPE_CHECKING:

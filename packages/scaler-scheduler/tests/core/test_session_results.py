@@ -7,7 +7,8 @@ import pytest
 from scaler_protocol.errors import ResultDroppedError, restore
 from scaler_protocol.ids import first_task
 from scaler_protocol.messages import Status
-from scaler_scheduler.core.records import FunctionRecord, NamedSession, SessionRecord, SessionTask
+from scaler_scheduler.core.function_record import FunctionRecord
+from scaler_scheduler.core.records import NamedSession, SessionRecord, SessionTask
 from scaler_scheduler.core.session_results import ENTRY_BYTES, SessionResults
 
 RETENTION = 100.0

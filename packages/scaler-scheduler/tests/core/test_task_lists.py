@@ -8,7 +8,9 @@ from scaler_protocol.ids import first_task
 from scaler_protocol.messages import Status
 from scaler_protocol.sessions import give_name
 from scaler_scheduler.core import task_lists
-from scaler_scheduler.core.records import DONE, FunctionRecord, NamedSession, SessionRecord, SessionTask
+from scaler_scheduler.core.function_record import FunctionRecord
+from scaler_scheduler.core.records import NamedSession, SessionRecord, SessionTask
+from scaler_scheduler.core.task_states import DONE
 
 
 def test_a_long_list_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from scaler_protocol.messages import Group, Status, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.sessions import EndSession, LabelTask
 from scaler_scheduler.core.config import SchedulerConfig
-from scaler_scheduler.core.records import DONE
+from scaler_scheduler.core.task_states import DONE
 from scaler_scheduler.journal.ledger import Ledger
 from scaler_scheduler.journal.records import RecordKind, Row
 from scaler_scheduler.journal.replay import Replay

@@ -18,7 +18,8 @@ from typing import Final
 from scaler_protocol.errors import ProtocolError, SubmitRefusedError
 from scaler_protocol.handshake import SESSION_CREDIT
 from scaler_protocol.messages import Submit
-from scaler_scheduler.core.records import SessionRecord, TaskBlock
+from scaler_scheduler.core.node_columns import NodeColumns
+from scaler_scheduler.core.records import HeldNodes, SessionRecord, TaskBlock
 
 LEAST_CREDIT: Final = SESSION_CREDIT // 16
 """Bytes of unfinished calls that any client may have, however many there are."""
@@ -124,16 +125,22 @@ def _count(session: SessionRecord) -> None:
     """Sizes of results by the identity of their bytes: a task and its consumers share one bytes object."""
     groups = {*session.groups.values(), *(task.group for task in session.tasks.values())}
     blocks: set[TaskBlock] = set()
+    columns: set[NodeColumns] = set()
     for task in session.tasks.values():
         if isinstance(task, TaskBlock):
             blocks.add(task)
+        elif isinstance(task, HeldNodes):
+            columns.add(task.columns)
         elif task.extra is not None and task.extra.graph is not None:
             graphs += task.call_bytes
         else:
             calls += task.call_bytes
         if task.extra is not None:
             results.update((id(payload), len(payload)) for payload in task.extra.results())
+    for each in columns:
+        results.update((id(payload), len(payload)) for payload in each.results())
     calls += sum(block.call_bytes for block in blocks)
+    graphs += sum(each.call_bytes for each in columns)
     session.call_bytes = calls
     others = TASK_BYTES * len(session.tasks) + sum(group.weight for group in groups) + sum(results.values())
     session.task_bytes = calls + graphs + others

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scaler_scheduler.core.records import HELD, TaskRecord
+from scaler_scheduler.core.records import HeldNodes, TaskRecord
+from scaler_scheduler.core.task_states import HELD
 
 CHEAP_SECONDS = 0.001
 """For longer tasks a round trip costs little in comparison."""
@@ -24,6 +25,8 @@ def with_followers(tasks: Sequence[TaskRecord], room: int) -> list[TaskRecord]:
     limit = len(tasks) + room
     for position, task in enumerate(tasks):
         chained.append(task)
+        if task.extra is None or task.extra.consumers != 1:
+            continue
         seconds, most = _cost(task), limit - (len(tasks) - position - 1)
         end = min(most, len(chained) + CHAIN_TASKS)
         follower = _follower(task)
@@ -47,7 +50,13 @@ def _follower(task: TaskRecord) -> TaskRecord | None:
     extra = task.extra
     if extra is None or extra.consumers != 1 or not extra.intermediate or len(extra.dependents) != 1:
         return None
-    follower = extra.dependents[0]
-    more = follower.extra
-    is_next = more is not None and more.missing_inputs == 1 and follower.state == HELD
-    return follower if is_next and follower.group.lane is task.group.lane else None
+    session, number = task.group.session, extra.dependents[0]
+    entry = session.tasks.get(number)
+    if isinstance(entry, HeldNodes):
+        if entry.columns.missing[number - entry.columns.first] > 1:
+            return None
+        entry = session.find(number)
+    if entry is None or (more := entry.extra) is None or not isinstance(entry, TaskRecord):
+        return None
+    is_next = more.missing_inputs == 1 and entry.state == HELD
+    return entry if is_next and entry.group.lane is task.group.lane else None

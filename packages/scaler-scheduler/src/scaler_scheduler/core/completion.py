@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import cast
 
@@ -20,26 +20,21 @@ from scaler_scheduler.core.lost_runs import LostRuns, too_often
 from scaler_scheduler.core.outcome_batch import OutcomeBatch
 from scaler_scheduler.core.pinned import is_pinned
 from scaler_scheduler.core.records import (
-    ASSIGNED,
-    DONE,
-    GONE,
-    HELD,
-    SECOND,
-    WAITING,
     AgentRecord,
     EndedTasks,
-    KeptOutcome,
     NamedSession,
-    Outcome,
     SessionRecord,
     TaskBlock,
     TaskRecord,
+    is_intermediate,
 )
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.reports import plain_owner, profile_of, take_runs
 from scaler_scheduler.core.speculation import Speculation
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.core.suspects import NOBODY, blame
+from scaler_scheduler.core.task_extra import TaskExtra
+from scaler_scheduler.core.task_states import ASSIGNED, DONE, GONE, HELD, SECOND, WAITING, KeptOutcome, Outcome
 
 RELEASE_SECONDS = 0.05
 """Releases, and Ended for watching sessions, are collected for this long, and for longer where many agents get them."""
@@ -92,14 +87,17 @@ class Completion:
         if owner is not None and owner.named is None:
             self._forward(agent, cast(list[TaskRecord], records), report, owner)
             return
-        stored = set(report.stored)
+        stored, statuses, results, values = set(report.stored), report.statuses, report.results.parts, list[int]()
         for position, record in enumerate(records):
-            extra = record.extra if record is not None else None
-            is_value = record is not None and record.state == ASSIGNED and report.statuses[position] == Status.VALUE
-            if record is not None and extra is not None and extra.intermediate and is_value:
-                self._intermediate_value(agent, record, report, position, position in stored, now)
+            extra = record.extra if record is not None and record.state == ASSIGNED else None
+            if record is not None and extra is not None and extra.intermediate and not statuses[position]:
+                values.append(position)
+                outcome = (Status.VALUE, results[position], position in stored)
+                self._intermediate_value(record, extra, outcome, report, position, now)
             else:
                 self._run_ended(agent, report, position, record, position in stored, now)
+        if values:
+            self._count_values(agent, cast(list[TaskRecord], records), report, values, now)
 
     def _forward(self, agent: AgentRecord, records: Sequence[TaskRecord], report: Done, owner: SessionRecord) -> None:
         """All runs of the report ended with a value for the same owner: send it the report as it is."""
@@ -132,23 +130,31 @@ class Completion:
             kept[task] = (status, payload, position in stored), profile_of(report, position), report.agent
 
     def _intermediate_value(
-        self, agent: AgentRecord, record: TaskRecord, report: Done, position: int, stored: bool, now: float
+        self, record: TaskRecord, extra: TaskExtra, outcome: Outcome, report: Done, position: int, now: float
     ) -> None:
         """An intermediate node has a value. This is the usual end of a node; no message goes to its owner."""
         record.state, record.call, record.run = DONE, b"", 0
-        event_log, outcome = self._state.event_log, (Status.VALUE, report.results[position], stored)
-        self._state.count_ended(record, Status.VALUE)
         if self._state.recorder is not None:
             self._state.recorder.ended(record, outcome, profile_of(report, position), report.agent)
-        if event_log.measuring:
-            event_log.done(agent, (record.id,), (Status.VALUE,), profile_of(report, position))
-        if record.extra is not None and record.extra.notes is not None:
+        if extra.notes is not None:
             self.end_children(record, now)
         self.dependencies.ended(record, outcome, now)
-        session = record.group.session
-        if session.watched:
-            self._state.ended_intermediates.setdefault(session, []).append(record.id)
+
+    def _count_values(
+        self, agent: AgentRecord, records: Sequence[TaskRecord], report: Done, values: Sequence[int], now: float
+    ) -> None:
+        """Count and tell monitors that the intermediate nodes at these positions of a report have values."""
+        event_log, ids = self._state.event_log, [report.tasks[position] for position in values]
+        self._state.count_values([records[position] for position in values])
+        if event_log.measuring:
+            profiles = b"".join([profile_of(report, position) for position in values])
+            event_log.done(agent, ids, (Status.VALUE,) * len(ids), profiles)
+        if any(session.watched for session in {records[position].group.session for position in values}):
             self._release_later(now)
+            for task, position in zip(ids, values, strict=True):
+                session = records[position].group.session
+                if session.watched:
+                    self._state.ended_intermediates.setdefault(session, []).append(task)
 
     def _sample_durations(
         self, agent: AgentRecord, records: Sequence[TaskRecord | None], report: Done, now: float
@@ -350,9 +356,7 @@ class Completion:
             if task in kept:
                 self.tell(session, task, kept[task])
         unwanted = [
-            task
-            for task, record in session.tasks.items()
-            if task not in wanted and not (record.extra is not None and record.extra.intermediate)
+            task for task, record in session.tasks.items() if task not in wanted and not is_intermediate(task, record)
         ]
         if unwanted:
             if self._state.recorder is not None:
@@ -416,8 +420,8 @@ class Completion:
         else:
             self._fail_dependents(need, [dependent], (status, payload, stored), "", now)
 
-    def enter(self, session: SessionRecord, event: Submit, records: Sequence[TaskRecord], now: float) -> None:
-        """Record the dependencies of new tasks; fail those whose inputs have no value."""
+    def enter(self, session: SessionRecord, event: Submit, records: Mapping[int, TaskRecord], now: float) -> None:
+        """Record the dependencies of new tasks, given by position; fail those whose inputs have no value."""
         for need, record, outcome in self.dependencies.enter(session, event, records):
             self._fail_dependents(need, [record], outcome, "", now)
 
@@ -443,7 +447,7 @@ class Completion:
             if record.state != ASSIGNED:  # a faulty peer may have named the task as its own parent
                 continue
             notes = record.note()
-            notes.give_up(record.run, agent)
+            notes.give_up(record.run, agent.peer)
             self._lost_runs.count_with_agent(record, blamed, on_workers)
             if self._lost_runs.is_below_limit(record):
                 if not self.speculation.take_over(record, now):
@@ -482,7 +486,8 @@ class Completion:
         if record.extra is None:
             return []
         self.dependencies.release_inputs(record, now)
-        return list(record.extra.dependents)
+        found = map(record.group.session.find, record.extra.dependents)
+        return [dependent for dependent in found if dependent is not None]
 
     def _ask_for_inputs(self, lacking: list[tuple[TaskRecord, int]]) -> None:
         """Ask the owner for the outcomes of tasks that it cancelled: their futures may have been given values."""
@@ -537,7 +542,8 @@ class Completion:
     def _release(self, agent: AgentRecord, task: int, now: float) -> None:
         agent.released[task] = None
         self._state.releasing[agent] = None
-        self._release_later(now)
+        if self._release_at is None:
+            self._release_later(now)
 
     def _release_later(self, now: float) -> None:
         if self._release_at is None:

@@ -53,13 +53,14 @@ from scaler_scheduler.core.managers import Managers
 from scaler_scheduler.core.named_sessions import NamedSessions
 from scaler_scheduler.core.operators import Operators
 from scaler_scheduler.core.peers import Peers
-from scaler_scheduler.core.records import ASSIGNED, DONE, GONE, HELD, WAITING, AgentRecord, SessionRecord, TaskRecord
+from scaler_scheduler.core.records import AgentRecord, SessionRecord, TaskRecord, edges_of
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.reports import deaths_of
 from scaler_scheduler.core.restoration import Restoration
 from scaler_scheduler.core.session_ends import SessionEnds
 from scaler_scheduler.core.snapshot import ProcessStats, kept_status, monitor_status, worker_sums, workers_share
 from scaler_scheduler.core.state import SchedulerState, SendToStorage
+from scaler_scheduler.core.task_states import ASSIGNED, DONE, GONE, HELD, WAITING
 
 PERMITTED: Final[Permissions] = {
     Role.CLIENT: frozenset(
@@ -586,8 +587,7 @@ class SchedulerCore:
 
 def _check_graphs(session: SessionRecord) -> None:
     if session.graphs:
-        tasks = session.tasks.values()
-        unended = Counter(task.extra.graph for task in tasks if task.state != DONE and task.extra)
+        unended = Counter(edges_of(task, entry)[0] for task, entry in session.tasks.items() if entry.state != DONE)
         for graph in session.graphs.values():
             assert graph.open == unended[graph], (graph, unended[graph])
 

@@ -9,8 +9,10 @@ from scaler_protocol.messages import Functions, NeedFunctions, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.dispatch import Dispatch
-from scaler_scheduler.core.records import ASSIGNED, HELD, AgentRecord, FunctionRecord, TaskRecord
+from scaler_scheduler.core.function_record import FunctionRecord
+from scaler_scheduler.core.records import AgentRecord, TaskRecord
 from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.task_states import ASSIGNED, HELD
 
 
 class Definitions:
@@ -62,9 +64,11 @@ class Definitions:
     def _waiting(self, peer: bytes, function: FunctionRecord) -> list[TaskRecord]:
         """Collect the peer's tasks that cannot run without the function, and withdraw their runs."""
         found: list[TaskRecord] = []
-        for session in [session for session in function.waiting_tasks if session.peer == peer]:
+        sessions = [self._state.sessions[number] for number in function.waiting_tasks]
+        for session in [session for session in sessions if session.peer == peer]:
             session.missing_functions.discard(function)
-            found += [task for task in function.waiting_tasks.pop(session) if task.state == HELD]
+            tasks = map(session.find, function.waiting_tasks.pop(session.number))
+            found += [task for task in tasks if task is not None and task.state == HELD]
         for agent in [agent for name in function.asking if (agent := self._state.agents.get(name))]:
             for task in list(agent.runs.values()):
                 group = task.group

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from itertools import chain, islice
 
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_scheduler.core.records import HELD, AgentRecord, GroupRecord, LaneRecord, TaskBlock, TaskRecord
+from scaler_scheduler.core.records import AgentRecord, GroupRecord, LaneRecord, TaskBlock, TaskRecord
+from scaler_scheduler.core.task_states import HELD
 from scaler_scheduler.requirements import Requirement
 from scaler_scheduler.scaling.capacity import Demand
 

@@ -14,25 +14,14 @@ consumers left.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from scaler_protocol.messages import NeedInputs, Status, Submit
 from scaler_protocol.objects import OBJECT_ID_BYTES
-from scaler_scheduler.core.records import (
-    ASSIGNED,
-    DONE,
-    FEW_TASKS,
-    GONE,
-    HELD,
-    WAITING,
-    AgentRecord,
-    Outcome,
-    SessionRecord,
-    TaskEntry,
-    TaskExtra,
-    TaskRecord,
-)
+from scaler_scheduler.core.node_columns import FEW_TASKS
+from scaler_scheduler.core.records import AgentRecord, HeldNodes, SessionRecord, TaskEntry, TaskRecord
 from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.task_states import ASSIGNED, DONE, GONE, HELD, WAITING, Outcome
 
 
 class Dependencies:
@@ -50,9 +39,9 @@ class Dependencies:
         self._ready: list[TaskRecord] = []
 
     def enter(
-        self, session: SessionRecord, event: Submit, records: Sequence[TaskRecord]
+        self, session: SessionRecord, event: Submit, records: Mapping[int, TaskRecord]
     ) -> list[tuple[int, TaskRecord, Outcome]]:
-        """Record the dependencies of the tasks of a message, and how many consumers each will have.
+        """Record the dependencies of tasks of a message, by position, and how many consumers each will have.
 
         The client is asked for outcomes that are not kept here. Returns the tasks that cannot run because a task they
         need ended without a value, each with the id and the outcome of that task.
@@ -62,12 +51,13 @@ class Dependencies:
         lacking: list[tuple[int, int]] = []
         needs: defaultdict[int, list[int]] = defaultdict(list)
         for position, need in zip(event.dependents, event.needs, strict=True):
-            needs[position].append(need)
+            if position in records:
+                needs[position].append(need)
         for position, found in needs.items():
             if records[position].state != GONE:
                 self._depend(session, records[position], found, failed, lacking)
         if self._state.event_log.listening:
-            self._state.event_log.entered(HELD, [record for record in records if record.state == HELD])
+            self._state.event_log.entered(HELD, [record for record in records.values() if record.state == HELD])
         if lacking:
             self._state.send(session.peer, NeedInputs(*zip(*lacking, strict=True)))
         return failed
@@ -87,16 +77,13 @@ class Dependencies:
             if need in extra.needs:
                 continue
             source = tasks.get(need)
-            if source is not None and not isinstance(source, TaskRecord):
-                source = session.find(need)
-            known.append(source.id if source is not None else need)  # one integer object for all
+            known.append(source.id if isinstance(source, TaskRecord) else need)  # one integer object for all
             if source is not None and source.state != DONE:
-                (source.extra or source.more()).add_dependent(record)
+                _add_dependents(session, need, source, (record.id,))
             elif source is not None and source.extra is not None and source.extra.outcome is not None:
-                status, payload, stored = source.extra.outcome
-                if status == Status.VALUE:
+                if source.extra.outcome[0] == Status.VALUE:
                     extra.given = extra.given or {}
-                    extra.given[need] = (payload, stored)
+                    extra.given[need] = source.extra.outcome
                     continue
                 failed.append((need, record, source.extra.outcome))
             else:
@@ -105,6 +92,13 @@ class Dependencies:
         extra.needs = tuple(known) if len(known) <= FEW_TASKS else dict.fromkeys(known)
         extra.missing_inputs += missing
         record.state = HELD if extra.missing_inputs else WAITING
+
+    @staticmethod
+    def hold(session: SessionRecord, needed: Mapping[int, Sequence[int]]) -> None:
+        """Tasks that have not ended are needed by held nodes: `needed` has these by the tasks that they need."""
+        tasks = session.tasks
+        for need, dependents in needed.items():
+            _add_dependents(session, need, tasks[need], dependents)
 
     @staticmethod
     def lacking(session: SessionRecord) -> list[tuple[TaskRecord, int]]:
@@ -122,7 +116,7 @@ class Dependencies:
         """Give a task one of its inputs."""
         extra = record.more()
         extra.given = extra.given or {}
-        extra.given[need] = (payload, stored)
+        extra.given[need] = (Status.VALUE, payload, stored)
         extra.missing_inputs -= 1
         self._state.budgets.keep(record.group.session, payload)
         if not extra.missing_inputs:
@@ -133,37 +127,54 @@ class Dependencies:
         extra = record.extra
         if extra is None:
             return []
-        self._keep(record, extra, outcome, now)
         dependents, extra.dependents, extra.missing_inputs = extra.dependents, (), 0
-        if extra.needs:
-            self.release_inputs(record, now)
-        if outcome[0] != Status.VALUE:
-            return list(dependents)
-        if dependents:
-            number, given, ready = record.id, outcome[1:], self._ready
-            for dependent in dependents:
-                more, state = dependent.extra, dependent.state
-                if more is None or state not in (HELD, ASSIGNED):
-                    continue
-                if more.given is None:
-                    more.given = {number: given}
-                elif number in more.given:  # the client has supplied it (NeedInputs)
-                    continue
-                else:
-                    more.given[number] = given
-                more.missing_inputs -= 1
-                if not more.missing_inputs and state == HELD:
-                    ready.append(dependent)
-        return []
-
-    def _keep(self, record: TaskRecord, extra: TaskExtra, outcome: Outcome, now: float) -> None:
-        """Keep an outcome as long as other tasks need it."""
         if extra.consumers > 0:
-            extra.outcome = outcome
+            extra.outcome = outcome  # other tasks need it
         elif extra.intermediate:
             self.forget(record, now)
-        if extra.consumers > 0 or extra.dependents:
+        if extra.consumers > 0 or dependents:
             self._state.budgets.keep(record.group.session, outcome[1])
+        if extra.needs:
+            self.release_inputs(record, now)
+        if dependents and outcome[0] != Status.VALUE:
+            return [found for task in dependents if (found := record.group.session.find(task)) is not None]
+        if dependents:
+            self._give(record, dependents, outcome)
+        return []
+
+    def _give(self, record: TaskRecord, dependents: Sequence[int], outcome: Outcome) -> None:
+        """Pass the value of a task to its dependents."""
+        tasks, number, ready = record.group.session.tasks, record.id, self._ready
+        held: HeldNodes | None = None
+        for task in dependents:
+            dependent = tasks.get(task)
+            if isinstance(dependent, HeldNodes):
+                if dependent is not held:
+                    held, columns = dependent, dependent.columns
+                    first, inputs, missing = columns.first, columns.given, columns.missing
+                row = task - first
+                if (given := inputs[row]) is None:
+                    inputs[row] = {number: outcome}
+                else:
+                    given[number] = outcome
+                missing[row] = left = missing[row] - 1
+                if not left:
+                    opened = tasks[task] = dependent.record(task)
+                    ready.append(opened)
+            elif isinstance(dependent, TaskRecord):
+                self._give_record(dependent, number, outcome)
+
+    def _give_record(self, dependent: TaskRecord, need: int, outcome: Outcome) -> None:
+        """Pass the value of a task to one that has a record, unless the client has supplied it (NeedInputs)."""
+        extra = dependent.extra
+        if extra is None or dependent.state not in (HELD, ASSIGNED):
+            return
+        extra.given = extra.given or {}
+        if need not in extra.given:
+            extra.given[need] = outcome
+            extra.missing_inputs -= 1
+            if not extra.missing_inputs and dependent.state == HELD:
+                self._ready.append(dependent)
 
     def release_inputs(self, record: TaskRecord, now: float) -> None:
         """A task needs no inputs any more: forget, or stop, nodes that have no other consumer."""
@@ -176,8 +187,11 @@ class Dependencies:
             tasks = consumer.group.session.tasks
             for need in needs:
                 source = tasks.get(need)
-                if source is None or (extra := source.extra) is None:
-                    continue
+                extra = source.extra if source is not None else None
+                if extra is None:
+                    source = consumer.group.session.find(need) if isinstance(source, HeldNodes) else None
+                    if source is None or (extra := source.extra) is None:
+                        continue
                 extra.consumers -= 1
                 if extra.consumers > 0 or not isinstance(source, TaskRecord):
                     continue
@@ -222,8 +236,12 @@ class Dependencies:
 
     def check(self, session: SessionRecord) -> None:
         """Assert the invariants; for tests."""
-        for record in session.tasks.values():
-            if isinstance(record, TaskRecord) and (extra := record.extra) is not None:
+        for task, record in session.tasks.items():
+            if isinstance(record, HeldNodes):
+                row, columns = task - record.columns.first, record.columns
+                needs, given = set(columns.needs_of(row)), (columns.given[row] or {}).keys()
+                assert given <= needs and columns.missing[row] == len(needs - given) > 0, f"{task:x}"
+            elif isinstance(record, TaskRecord) and (extra := record.extra) is not None:
                 missing = [need for need, given in extra.inputs() if given is None]
                 assert extra.missing_inputs == len(missing), f"{record.id:x} {extra.missing_inputs} {missing}"
                 assert not missing or record.state in (HELD, ASSIGNED), f"{record.id:x} {missing}"
@@ -237,10 +255,19 @@ def _is_over(source: TaskEntry | None) -> bool:
     return source is None or source.state == DONE
 
 
-def _note_consumers(event: Submit, records: Sequence[TaskRecord]) -> None:
-    for record, consumers in zip(records, event.consumers, strict=False):
-        if consumers:
-            record.more().consumers = consumers
+def _add_dependents(session: SessionRecord, task: int, source: TaskEntry, dependents: Sequence[int]) -> None:
+    """A task that has not ended is needed by others."""
+    if isinstance(source, HeldNodes):
+        source.columns.add_dependents(task, dependents)
+    elif (record := source if isinstance(source, TaskRecord) else session.find(task)) is not None:
+        (record.extra or record.more()).add_dependents(dependents)
+
+
+def _note_consumers(event: Submit, records: Mapping[int, TaskRecord]) -> None:
+    for position, consumers in enumerate(event.consumers):
+        if consumers and position in records:
+            records[position].more().consumers = consumers
     for position in event.intermediate:
-        extra = records[position].more()
-        extra.intermediate, extra.owner_waits = True, False
+        if position in records:
+            extra = records[position].more()
+            extra.intermediate, extra.owner_waits = True, False

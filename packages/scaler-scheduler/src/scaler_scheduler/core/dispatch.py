@@ -28,20 +28,13 @@ from scaler_scheduler.core.chains import with_followers
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.exclusive import is_reserved
 from scaler_scheduler.core.foreign_runtimes import ForeignRuntimes
-from scaler_scheduler.core.records import (
-    ASSIGNED,
-    HELD,
-    WAITING,
-    AgentRecord,
-    FunctionRecord,
-    GroupRecord,
-    LaneRecord,
-    TaskRecord,
-)
+from scaler_scheduler.core.function_record import FunctionRecord
+from scaler_scheduler.core.records import AgentRecord, GroupRecord, LaneRecord, TaskRecord
 from scaler_scheduler.core.run_messages import message_parts, names_released, run_message
 from scaler_scheduler.core.shares import note_runs, room_for
 from scaler_scheduler.core.short_agents import Entry, ShortAgents
 from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.task_states import ASSIGNED, HELD, WAITING
 from scaler_scheduler.requirements import Requirement, WorkerClass, describe_runtime, is_met_by_offer
 
 RECALL_SECONDS = 0.005
@@ -129,9 +122,11 @@ class Dispatch:
         """The bytes of these functions have arrived: queue the tasks that were HELD for them."""
         for function in functions:
             waiting, function.waiting_tasks = function.waiting_tasks, {}
-            for session, tasks in waiting.items():
+            for number, tasks in waiting.items():
+                session = self._state.sessions[number]
                 session.missing_functions.discard(function)
-                self._state.queue([task for task in tasks if task.state == HELD], now)
+                found = [task for task in map(session.find, tasks) if task is not None and task.state == HELD]
+                self._state.queue(found, now)
 
     def check_eligible(self, lane: LaneRecord, now: float) -> None:
         """Tasks were added to a lane: if no connected worker can run them, log it once, and doubt their Python."""
@@ -418,10 +413,10 @@ class Dispatch:
             task.group.lane.session.account(-task.cost)
             session = task.group.session
             for function in undefined:
-                if session not in function.waiting_tasks:
+                if session.number not in function.waiting_tasks:
                     self._state.send(session.peer, NeedFunctions((function.id,), session.number))
                     session.missing_functions.add(function)
-                function.waiting_tasks.setdefault(session, {})[task] = None
+                function.waiting_tasks.setdefault(session.number, {})[task.id] = None
         cost = sum(task.cost for task in held)
         agent.load = max(0.0, agent.load - cost) if ready or agent.runs else 0.0
         self._state.with_room[agent] = None

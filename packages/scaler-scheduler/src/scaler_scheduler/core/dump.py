@@ -21,22 +21,13 @@ from scaler_protocol.ranges import Text
 from scaler_protocol.waiting import WaitReasons
 from scaler_scheduler.core.event_log import capability_text
 from scaler_scheduler.core.exclusive import is_reserved
+from scaler_scheduler.core.function_record import FunctionRecord
+from scaler_scheduler.core.graph_record import GraphRecord
 from scaler_scheduler.core.manager_record import ManagerRecord
-from scaler_scheduler.core.records import (
-    DONE,
-    GONE,
-    HELD,
-    SECOND,
-    AgentRecord,
-    FunctionRecord,
-    GraphRecord,
-    LaneRecord,
-    TaskBlock,
-    TaskRecord,
-    TaskState,
-)
+from scaler_scheduler.core.records import AgentRecord, HeldNodes, LaneRecord, TaskBlock, TaskEntry, TaskRecord
 from scaler_scheduler.core.snapshot import ProcessStats, monitor_status
 from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.task_states import DONE, GONE, HELD, SECOND, TaskState
 from scaler_scheduler.requirements import WorkerClass, describe_runtime
 
 SESSIONS = 100
@@ -137,15 +128,12 @@ def _sessions(state: SchedulerState) -> tuple[Row, dict[str, list[Row]]]:
     rows: list[Row] = []
     for session in largest:
         counts, size = [0] * len(TaskState), 0
-        for task in islice(session.tasks.values(), share):
+        for number, task in islice(session.tasks.items(), share):
             counts[task.state] += 1
-            size += task.call_bytes // len(task) if isinstance(task, TaskBlock) else task.call_bytes
-            if (
-                isinstance(task, TaskRecord)
-                and task.state == HELD
-                and len(held[reason := _why_held(state, task)]) < HELD_TASKS
-            ):
-                held[reason].append(_held_row(state, task, reason))
+            size += _call_bytes(number, task)
+            is_shown = task.state == HELD and len(held[reason := _why_held(state, task)]) < HELD_TASKS
+            if is_shown and (record := session.find(number)) is not None:
+                held[reason].append(_held_row(state, record, reason))
         rows.append(
             {
                 "session": f"{session.number:x}",
@@ -166,9 +154,15 @@ def _sessions(state: SchedulerState) -> tuple[Row, dict[str, list[Row]]]:
     return _section(rows, len(state.sessions)), held
 
 
-def _why_held(state: SchedulerState, task: TaskRecord) -> str:
+def _call_bytes(number: int, task: TaskEntry) -> int:
+    if isinstance(task, HeldNodes):
+        return len(task.columns.call(number - task.columns.first))
+    return task.call_bytes // len(task) if isinstance(task, TaskBlock) else task.call_bytes
+
+
+def _why_held(state: SchedulerState, task: TaskEntry) -> str:
     extra = task.extra
-    if extra is not None and extra.missing_inputs:
+    if isinstance(task, HeldNodes) or (extra is not None and extra.missing_inputs):
         return "inputs"
     if task.group.lane.calls_missing:
         return "call"
@@ -213,7 +207,7 @@ def _task(state: SchedulerState, task: int) -> Row:
 
 def _held(state: SchedulerState, found: dict[str, list[Row]], total: int) -> Row:
     for_functions = sum(
-        len(function.waiting_tasks.get(session, ()))
+        len(function.waiting_tasks.get(session.number, ()))
         for session in state.sessions.values()
         for function in session.missing_functions
     )

@@ -11,7 +11,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import chain, count, islice
+from itertools import chain, count, islice, repeat
 
 from scaler_protocol.byte_planes import to_planes
 from scaler_protocol.capabilities import Capabilities
@@ -19,21 +19,19 @@ from scaler_protocol.limits import shortened
 from scaler_protocol.messages import Status, pieces_of
 from scaler_protocol.monitoring import PACKED_EDGE, EventKind, TaskEvents, TaskStep
 from scaler_scheduler.core.durations import Durations
+from scaler_scheduler.core.graph_record import GraphRecord
 from scaler_scheduler.core.history import TEXT, Event, History, PrintedText, printed_columns
 from scaler_scheduler.core.recorded_steps import RecordedSteps, little_endian
 from scaler_scheduler.core.records import (
-    ASSIGNED,
-    HELD,
-    WAITING,
     AgentRecord,
-    GraphRecord,
     GroupRecord,
     LaneRecord,
-    Outcome,
     SessionRecord,
     TaskEntry,
     TaskRecord,
+    edges_of,
 )
+from scaler_scheduler.core.task_states import ASSIGNED, HELD, WAITING, Outcome
 from scaler_scheduler.requirements import describe_runtime
 
 SNAPSHOT_TASKS = 50_000
@@ -109,9 +107,9 @@ class EventLog:
         for group, ids in by_group.items():
             self._step(step, self._number_of(group), ids)
 
-    def waiting(self, group: GroupRecord, tasks: Sequence[int]) -> None:
-        """These tasks of one group have become WAITING."""
-        self._step(_STEPS[WAITING], self._number_of(group), tasks)
+    def entered_alike(self, state: int, group: GroupRecord, tasks: Sequence[int]) -> None:
+        """These tasks of one group have become WAITING or HELD."""
+        self._step(_STEPS[state], self._number_of(group), tasks)
 
     def assigned(self, agent: AgentRecord, first_run: int, tasks: Sequence[int]) -> None:
         """These tasks were sent to an agent, with consecutive run ids."""
@@ -262,8 +260,9 @@ class EventLog:
         """Record what these nodes of graphs need."""
         needs: dict[GraphRecord, list[tuple[int, int]]] = {}
         for task, entry in tasks:
-            if (extra := entry.extra) is not None and extra.graph is not None:
-                needs.setdefault(extra.graph, []).extend((task, needed) for needed in extra.needs)
+            graph, needed = edges_of(task, entry)
+            if graph is not None:
+                needs.setdefault(graph, []).extend(zip(repeat(task), needed))
         room = SNAPSHOT_EDGES
         for graph, edges in needs.items():
             if len(edges) <= room:

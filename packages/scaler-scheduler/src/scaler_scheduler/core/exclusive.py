@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from scaler_scheduler.core.records import ASSIGNED, HELD, AgentRecord, TaskRecord
+from scaler_scheduler.core.records import AgentRecord, TaskRecord
 from scaler_scheduler.core.shares import can_take
+from scaler_scheduler.core.task_states import ASSIGNED, HELD
 
 
 def is_reserved(agent: AgentRecord) -> bool:

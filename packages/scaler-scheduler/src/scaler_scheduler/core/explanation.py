@@ -21,8 +21,9 @@ from scaler_protocol.units import duration
 from scaler_protocol.waiting import WaitReasons
 from scaler_scheduler.core.event_log import capability_text
 from scaler_scheduler.core.queue import AGEING_SECONDS, QUANTUM
-from scaler_scheduler.core.records import ASSIGNED, DONE, HELD, WAITING, LaneRecord, SessionRecord, TaskRecord
+from scaler_scheduler.core.records import LaneRecord, SessionRecord, TaskRecord
 from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.task_states import ASSIGNED, DONE, HELD, WAITING
 from scaler_scheduler.requirements import describe_runtime
 
 STEPS: Final = 20_000

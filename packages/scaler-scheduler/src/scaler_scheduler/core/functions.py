@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from weakref import WeakValueDictionary
 
-from scaler_scheduler.core.records import FunctionRecord
+from scaler_scheduler.core.function_record import FunctionRecord
 
 BYTES_LIMIT = 256 * 1024 * 1024
 RECORDS_LIMIT = 4096

@@ -20,7 +20,8 @@ from scaler_protocol.monitoring import MonitorHistory
 from scaler_protocol.ranges import Text
 from scaler_protocol.run_figures import RunFigures
 from scaler_protocol.tracebacks import excerpt, traceback_text
-from scaler_scheduler.core.records import AgentRecord, Outcome, TaskRecord
+from scaler_scheduler.core.records import AgentRecord, TaskRecord
+from scaler_scheduler.core.task_states import Outcome
 
 E = TypeVar("E")
 ENTRIES: Final = 1000

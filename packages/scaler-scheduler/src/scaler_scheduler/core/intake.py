@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
@@ -13,21 +14,13 @@ from scaler_protocol.messages import Done, Encoding, Group, Status, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.dispatch import Dispatch
-from scaler_scheduler.core.records import (
-    ASSIGNED,
-    GONE,
-    HELD,
-    SECOND,
-    WAITING,
-    AgentRecord,
-    GraphRecord,
-    GroupRecord,
-    SessionRecord,
-    TaskBlock,
-    TaskRecord,
-)
+from scaler_scheduler.core.function_record import FunctionRecord
+from scaler_scheduler.core.graph_record import GraphRecord
+from scaler_scheduler.core.node_columns import NodeColumns, are_rows, dependents_by_need
+from scaler_scheduler.core.records import AgentRecord, GroupRecord, HeldNodes, SessionRecord, TaskBlock, TaskRecord
 from scaler_scheduler.core.run_times import RunTimes
 from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.task_states import ASSIGNED, DONE, GONE, HELD, SECOND, WAITING
 from scaler_scheduler.requirements import Requirement
 
 DEEPEST = 2**16 - 1
@@ -62,15 +55,23 @@ class Intake:
             return
         records: list[TaskRecord] = []
         block: TaskBlock | None = None
+        held: set[int] = set()
         try:
             groups = self._groups(session, submitter.parent, event)
             if submitter.parent is None and self._is_plain(session, event, groups):
                 block = TaskBlock(event.tasks, groups[0], event.calls)
                 self._take_block(session, block, event, now)
                 return
+            if submitter.parent is None and self._is_new_piece(session, event, groups):
+                held = self._held(session, event)
+                if needed := dependents_by_need(event, held):
+                    self._take_piece(session, event, groups, held, needed, now)
+                    return
             records = self._records(event, groups)
             self._take(session, submitter.parent, event, records, now)
         except Exception as error:
+            if held:
+                records = [record for task in event.tasks if (record := session.find(task)) is not None]
             if block is not None:
                 records = block.open()
             self._fail_all(submitter.peer, session, event, records, error, now)
@@ -119,9 +120,71 @@ class Intake:
         event_log.submitted += len(block)
         group.function.submitted += len(block)
         if event_log.listening:
-            event_log.waiting(group, event.tasks)
+            event_log.entered_alike(WAITING, group, event.tasks)
         self._state.waiting.add_block(block, now)
         self._dispatch.check_eligible(group.lane, now)
+
+    def _is_new_piece(self, session: SessionRecord, event: Submit, groups: Sequence[GroupRecord]) -> bool:
+        """Whether the tasks are new nodes of a graph, sent as clients do at first, and can be held without records."""
+        if not (event.graph and event.dependents) or session.named is not None or self._state.restoring:
+            return False
+        if any(group.lane.calls_missing or group.lane.requirement.agent for group in groups):
+            return False
+        return session.tasks.keys().isdisjoint(event.tasks) and are_rows(event)
+
+    @staticmethod
+    def _held(session: SessionRecord, event: Submit) -> set[int]:
+        """The positions of nodes that lack nothing but results of tasks which have not ended."""
+        known, own = session.tasks, range(event.tasks[0], event.tasks[-1] + 1)
+        others = [need for need in set(event.needs) if need not in own]
+        over = {need for need in others if (entry := known.get(need)) is None or entry.state == DONE}
+        held = set(event.dependents).difference(event.stored)
+        if over:
+            held.difference_update([at for at, need in zip(event.dependents, event.needs, strict=True) if need in over])
+        return held
+
+    def _take_piece(
+        self,
+        session: SessionRecord,
+        event: Submit,
+        groups: list[GroupRecord],
+        held: set[int],
+        needed: Mapping[int, Sequence[int]],
+        now: float,
+    ) -> None:
+        """Enter nodes of a graph; those at the positions `held`, by which others are `needed`, without records."""
+        session.watched |= event.watched
+        event_log, graph, columns = self._state.event_log, self._graph(session, event), NodeColumns(event)
+        task_groups = event.task_groups or [0] * len(event.tasks)
+        graph.enter(_count_calls(Counter([groups[number] for number in task_groups])))
+        nodes = [HeldNodes(group, graph, columns) for group in groups]
+        records: dict[int, TaskRecord] = {}
+        for position, (task, number) in enumerate(zip(event.tasks, task_groups, strict=True)):
+            if position in held:
+                session.tasks[task] = nodes[number]
+            else:
+                record = records[position] = session.tasks[task] = TaskRecord(
+                    task, groups[number], columns.call(position)
+                )
+                extra = record.more()
+                extra.graph, extra.stored = graph, position in event.stored
+        event_log.submitted += len(event.tasks)
+        self._connect(session, graph, event)
+        if event_log.listening:
+            for number, group in enumerate(groups):
+                tasks = [event.tasks[at] for at in sorted(held) if task_groups[at] == number]
+                event_log.entered_alike(HELD, group, tasks)
+        self._completion.dependencies.hold(session, needed)
+        self._completion.enter(session, event, records, now)
+        self._enter([record for record in records.values() if record.state == WAITING], now)
+
+    def _connect(self, session: SessionRecord, graph: GraphRecord, event: Submit) -> None:
+        """New nodes of a graph have been entered: tell monitors what they need, and whether more will come."""
+        if self._state.event_log.listening:
+            nodes = [event.tasks[position] for position in event.dependents]
+            self._state.event_log.connected(graph, nodes, event.needs)
+        if _has_last_node(event):
+            self._state.graph_arrived(session, graph)
 
     @staticmethod
     def _records(event: Submit, groups: list[GroupRecord]) -> list[TaskRecord]:
@@ -146,14 +209,12 @@ class Intake:
             session.named.use([count_of(task) for task in event.tasks])
             requested = set(range(len(records))).difference(event.intermediate)
             self._state.results.enter(session, [records[at] for at in sorted(requested) if records[at].state != GONE])
-        _count([*new, *met] if met else new, grouped=bool(event.task_groups))
+        _count_calls(Counter([record.group for record in chain(new, met)]))
         if graph is not None:
-            graph.enter(new)
-            if self._state.event_log.listening:
-                nodes = [event.tasks[position] for position in event.dependents]
-                self._state.event_log.connected(graph, nodes, event.needs)
-            if _has_last_node(event):
-                self._state.graph_arrived(session, graph)
+            graph.enter(Counter([record.group.function for record in new]))
+            for record in new:
+                record.more().graph = graph
+            self._connect(session, graph, event)
         if parent is not None:
             notes = parent.note()
             notes.children = notes.children or []
@@ -163,7 +224,7 @@ class Intake:
         if not plain:
             for position in event.stored:
                 records[position].more().stored = True
-            self._completion.enter(session, event, records, now)
+            self._completion.enter(session, event, dict(enumerate(records)), now)
         self._enter([record for record in records if record.state == WAITING], now)
 
     def _take_back(self, session: SessionRecord, records: list[TaskRecord], error: ScalerError, now: float) -> None:
@@ -299,10 +360,10 @@ def _merge(session: SessionRecord, records: list[TaskRecord], plain: bool) -> tu
     return new, met
 
 
-def _count(records: Sequence[TaskRecord], *, grouped: bool) -> None:
-    """Count calls of functions; unless `grouped`, all of these tasks have one group."""
-    if grouped:
-        for record in records:
-            record.group.function.submitted += 1
-    elif records:
-        records[0].group.function.submitted += len(records)
+def _count_calls(groups: Mapping[GroupRecord, int]) -> Counter[FunctionRecord]:
+    """Count calls of functions, given by group."""
+    counts: Counter[FunctionRecord] = Counter()
+    for group, calls in groups.items():
+        group.function.submitted += calls
+        counts[group.function] += calls
+    return counts

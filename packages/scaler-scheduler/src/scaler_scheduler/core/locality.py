@@ -17,7 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from scaler_protocol.objects import OBJECT_ID_BYTES, SHARED_BYTES, Reference
 from scaler_scheduler.core.exclusive import is_reserved
-from scaler_scheduler.core.records import AgentRecord, TaskExtra, TaskRecord
+from scaler_scheduler.core.records import AgentRecord, TaskRecord
+from scaler_scheduler.core.task_extra import TaskExtra
 
 LOCAL_BYTES = SHARED_BYTES
 OBJECTS_LIMIT = 16_384
@@ -173,7 +174,7 @@ class _Exchange:
 
 def _stored_inputs(task: TaskExtra) -> Iterator[bytes]:
     """The packed references among the inputs that have arrived."""
-    for payload, is_reference in (task.given or {}).values():
+    for _, payload, is_reference in (task.given or {}).values():
         if is_reference:
             yield payload
 

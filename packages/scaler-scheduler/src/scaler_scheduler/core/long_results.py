@@ -24,14 +24,8 @@ from scaler_protocol.handshake import INLINE_LIMIT, RESULT_CREDIT
 from scaler_protocol.messages import Done
 from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_protocol.result_sizes import LARGEST_CLASS, class_of, limit_of
-from scaler_scheduler.core.records import (
-    SMOOTHING,
-    AgentRecord,
-    FunctionRecord,
-    GroupRecord,
-    SessionRecord,
-    TaskRecord,
-)
+from scaler_scheduler.core.function_record import SMOOTHING, FunctionRecord
+from scaler_scheduler.core.records import AgentRecord, GroupRecord, SessionRecord, TaskRecord
 
 MOST_BYTES: Final = 16 * RESULT_CREDIT
 """So much is granted, under way and held of all clients."""

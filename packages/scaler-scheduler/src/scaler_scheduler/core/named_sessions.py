@@ -29,10 +29,11 @@ from scaler_protocol.profiles import NO_PROFILE
 from scaler_protocol.sessions import ConfirmTasks, EndSession, KeepSession, LabelTask, ListTasks, TaskList, give_name
 from scaler_scheduler.core.call_budgets import LEAST_CREDIT
 from scaler_scheduler.core.completion import Completion
-from scaler_scheduler.core.records import DONE, HELD, NamedSession, Outcome, SessionRecord, TaskRecord
+from scaler_scheduler.core.records import NamedSession, SessionRecord, TaskRecord
 from scaler_scheduler.core.session_ends import SessionEnds
 from scaler_scheduler.core.state import SchedulerState, SendToStorage
 from scaler_scheduler.core.task_lists import task_lists
+from scaler_scheduler.core.task_states import DONE, HELD, Outcome
 from scaler_scheduler.requirements import runtime_of
 
 ENDED_LIMIT: Final = 10_000
@@ -154,8 +155,8 @@ class NamedSessions:
                 missing = ObjectNotFoundError(f"the client left before it sent the result of task {need:x}")
                 status, payload, stored = self._outcome(session, need) or (Status.FAILED, describe(missing), False)
                 self._completion.supply(record, need, status, payload, now, stored=stored)
-            elif record not in source.more().dependents:  # its task came after the question
-                source.more().add_dependent(record)
+            elif record.id not in source.more().dependents:  # its task came after the question
+                source.more().add_dependents((record.id,))
 
     @staticmethod
     def _outcome(session: SessionRecord, task: int) -> tuple[int, bytes, bool] | None:

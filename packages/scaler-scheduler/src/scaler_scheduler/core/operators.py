@@ -13,8 +13,8 @@ from scaler_protocol.operations import Drain, Dump, TakeProfile
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.effects import WriteDump
 from scaler_scheduler.core.profiling import Profiling
-from scaler_scheduler.core.records import DONE, GONE
 from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.task_states import DONE, GONE
 
 
 class Operators:

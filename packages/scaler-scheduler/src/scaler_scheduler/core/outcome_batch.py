@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from scaler_protocol.messages import MESSAGE_IDS, MESSAGE_LIMIT, Done
 from scaler_protocol.payloads import Payloads
-from scaler_scheduler.core.records import Outcome
+from scaler_scheduler.core.task_states import Outcome
 
 
 class OutcomeBatch:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from scaler_protocol.messages import Done, Functions, Inputs, Submit
-from scaler_scheduler.core.records import AgentRecord, Outcome, SessionRecord, TaskRecord
+from scaler_scheduler.core.records import AgentRecord, SessionRecord, TaskRecord
+from scaler_scheduler.core.task_states import Outcome
 
 
 class Recorder(Protocol):

@@ -1,57 +1,28 @@
-"""The scheduler's tables: one mutable row per task, session, graph, lane, group, function and agent."""
+"""The scheduler's tables: rows of tasks, sessions, lanes, groups and agents, which refer to each other."""
 
 from __future__ import annotations
 
 import heapq
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import field
-from enum import IntEnum
 from itertools import repeat
 from typing import Final, cast
 
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.messages import AgentStatus, Encoding, Group, Status
+from scaler_protocol.messages import AgentStatus, Encoding, Group
 from scaler_protocol.payloads import NONE, Payloads
 from scaler_scheduler.core.consumables import Consumables
+from scaler_scheduler.core.function_record import FunctionRecord
+from scaler_scheduler.core.graph_record import GraphRecord
 from scaler_scheduler.core.lane_ages import LaneAges
+from scaler_scheduler.core.node_columns import FEW_TASKS, NodeColumns
 from scaler_scheduler.core.run_times import RunTimes
+from scaler_scheduler.core.task_extra import RunNotes, TaskExtra
+from scaler_scheduler.core.task_states import DONE, HELD, WAITING, KeptOutcome, Outcome
 from scaler_scheduler.requirements import Requirement, Runtime, WorkerClass
 
-
-class TaskState(IntEnum):
-    """The state of a task; `scaler_scheduler.core.core` shows the transitions."""
-
-    WAITING = 0
-    """In a lane, ready to run."""
-    HELD = 1
-    """Not in a lane: it lacks inputs, function bytes or its call, or is a suspect without an agent of its own."""
-    ASSIGNED = 2
-    """An agent has it, queued or running."""
-    DONE = 3
-    """Its owner was sent the outcome; the agent keeps it until the owner releases it."""
-    GONE = 4
-    """Nobody wants it; entries that it still has in a lane or on an agent are skipped."""
-    SECOND = 5
-    """Not a task, but the second run of one that is ASSIGNED: see `scaler_scheduler.core.speculation`."""
-
-
-GIVEN_UP_RUNS = 8
-FEW_TASKS = 16
-"""So many inputs and dependents of a task are in tuples, which take a third of what lists and dictionaries do."""
-SMOOTHING = 0.2
-"""Weight of the newest duration in a function's running mean."""
-
-# Plain integers: an enum member costs a look-up and a comparison in Python wherever it is touched.
-WAITING, HELD, ASSIGNED, DONE, GONE, SECOND = (int(state) for state in TaskState)
-
-Outcome = tuple[int, bytes, bool]
-"""Status, payload, and whether that is a reference."""
-Given = tuple[bytes, bool]
-"""An input of a task: payload, and whether that is a reference."""
-KeptOutcome = tuple[Outcome, bytes, str]
-"""Outcome, profile, and the name of the agent."""
 LaneKey = tuple[int, int, Requirement, "AgentRecord | None"]
 """Priority, depth, requirement, and the agent of the parents, see `LaneRecord.agent`."""
 GroupKey = tuple[Group, "SessionRecord", int, "AgentRecord | None"]
@@ -127,7 +98,7 @@ class SessionRecord:
             entry.open()
             lane.open_first()
             entry = self.tasks[task]
-        if isinstance(entry, EndedTasks):
+        elif isinstance(entry, EndedTasks | HeldNodes):
             entry = self.tasks[task] = entry.record(task)
         return cast("TaskRecord | None", entry)
 
@@ -159,7 +130,7 @@ class SessionRecord:
             if group.serializer is not None:
                 group.serializer.sessions.discard(self.number)
         for function in self.missing_functions:
-            function.waiting_tasks.pop(self, None)
+            function.waiting_tasks.pop(self.number, None)
         self.groups.clear()
         self.missing_functions.clear()
 
@@ -212,81 +183,6 @@ class NamedSession:
         self.ids_from = max(self.ids_from, max(singles, default=-1) + 1)
         if len(singles) < len(counts):
             self.ids_to = min(self.ids_to, min(count for count in counts if count >= 2**31) - 1)
-
-
-@dataclass(slots=True, eq=False)
-class NodeCounts:
-    """Nodes of one function of a graph, by how they ended; the rest of `submitted` has not ended."""
-
-    submitted: int = 0
-    done: int = 0
-    failed: int = 0
-    cancelled: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class GraphRecord:
-    """One graph. Its session has it until all of its nodes have ended; then it is kept for monitors."""
-
-    first: int
-    """The id of its first task."""
-    number: int
-    """The number that monitors know it by."""
-    size: int
-    """Number of nodes, those included that are not submitted yet."""
-    session: int
-    begun: float
-    ended: float = 0.0
-    """When the last node ended; 0 until then."""
-    open: int = 0
-    """Nodes that were submitted and have not ended."""
-    counts: dict[FunctionRecord, NodeCounts] = field(default_factory=dict)
-
-    @property
-    def last(self) -> int:
-        """The id of its last task."""
-        return self.first + self.size - 1
-
-    @property
-    def arriving(self) -> bool:
-        """Whether nodes of it are not submitted yet."""
-        return self._submitted < self.size
-
-    def has_received(self, task: int) -> bool:
-        """Whether this is one of its nodes, and was submitted: nodes are submitted in the order of their ids."""
-        return self.first <= task < self.first + self._submitted
-
-    @property
-    def _submitted(self) -> int:
-        return sum(each.submitted for each in self.counts.values())
-
-    def has_arrived(self) -> None:
-        """No more nodes will be submitted; those that were refused, or that a journal has forgotten, do not count."""
-        self.size = self._submitted
-
-    def enter(self, tasks: Sequence[TaskRecord]) -> None:
-        """Count submitted nodes."""
-        self.open += len(tasks)
-        for task in tasks:
-            task.more().graph = self
-        for group, submitted in Counter([task.group for task in tasks]).items():
-            if group.function not in self.counts:
-                self.counts[group.function] = NodeCounts()
-            self.counts[group.function].submitted += submitted
-
-    def end(self, task: TaskRecord, status: int) -> bool:
-        """Count a node that ended with this status; returns whether it was the last one."""
-        self.open -= 1
-        counts = self.counts[task.group.function]
-        if status == Status.VALUE:
-            counts.done += 1
-        elif status == Status.CANCELLED:
-            counts.cancelled += 1
-        else:
-            counts.failed += 1
-        if self.open:
-            return False
-        return not self.arriving or any(each.cancelled for each in self.counts.values())
 
 
 @dataclass(slots=True, eq=False)
@@ -362,6 +258,8 @@ class LaneRecord:
                 taken += self._pop_first(limit - len(taken))
             return taken
         ready, tasks, pop = self.ready, self.tasks, heapq.heappop
+        if not self.tombstones and not tasks:
+            return [pop(ready)[-1] for _ in range(min(limit, len(ready)))]
         while (ready or tasks) and len(taken) < limit:
             if ready and (not tasks or self.is_ready_next()):
                 task = pop(ready)[-1]
@@ -453,149 +351,6 @@ class GroupRecord:
     """The number that monitors know it by; 0 before they were sent the group."""
     snapshot: int = 0
     """The number of the last monitor snapshot for which the group was sent."""
-
-
-class _Referable:
-    """Adds the slot for weak references, which `dataclass(slots=True)` lacks before Python 3.11."""
-
-    __slots__ = ("__weakref__",)
-
-
-@dataclass(slots=True, eq=False)
-class FunctionRecord(_Referable):
-    """One function: its bytes if they are kept, and the mean duration of a call in seconds once measured."""
-
-    id: bytes
-    name: str = ""
-    body: bytes | None = None
-    stored: bool = False
-    """Whether the body is a reference into object storage."""
-    seconds: float | None = None
-    submitted: int = 0
-    """Calls submitted since the record was made."""
-    runs: int = 0
-    """Runs that ended, and how long all of them took."""
-    run_seconds: float = 0.0
-    result_size: int = 0
-    """The greatest class of its results that were in object storage, of those of `scaler_protocol.result_sizes`."""
-    long_share: float = 0.0
-    """The share of long results among those of its latest runs that were granted one: a running mean, 0 to 1."""
-    asking: set[bytes] = field(default_factory=set)
-    """Identities of agents that wait for the bytes."""
-    sessions: set[int] = field(default_factory=set)
-    """Numbers of sessions that submitted calls of it; some of them may have ended."""
-    waiting_tasks: dict[SessionRecord, dict[TaskRecord, None]] = field(default_factory=dict)
-    """HELD tasks that cannot be dispatched until the bytes have arrived."""
-
-    def measured(self, seconds: float, runs: int) -> None:
-        """Add the duration of a call, which stands for so many runs, to the mean and the sums."""
-        self.runs += runs
-        self.run_seconds += runs * seconds
-        if self.seconds is None:
-            self.seconds = seconds
-        else:
-            self.seconds += SMOOTHING * (seconds - self.seconds)
-
-
-@dataclass(slots=True, eq=False)
-class RunNotes:
-    """What is known of a task's runs beside the current one, and what these have submitted: little of few tasks."""
-
-    lost_runs: int = 0
-    shared_losses: int = 0
-    """Runs lost with an agent when it is unknown which run ended it: see `scaler_scheduler.core.suspects`."""
-    suspect: bool = False
-    exclusive: bool = False
-    """Whether it used more memory than a worker may, and runs alone: see `scaler_scheduler.core.exclusive`."""
-    seen: float = 0.0
-    """When its agent first reported the run of a suspect as being on a worker."""
-    charged: int = 0
-    """The run that was counted as lost with its agent; discounted if the agent comes back with it."""
-    given_up: tuple[tuple[int, bytes], ...] = ()
-    """The last GIVEN_UP_RUNS runs lost with their agents, with the agents' identities; an agent may come back with its
-    run."""
-    raised_runs: int = 0
-    earlier_runs: int = 0
-    """Runs that were on a worker before the task was queued again, whether they are charged to it or not."""
-    counted: int = 0
-    """The last of these that was given up with its agent; discounted if the agent comes back with it."""
-    children: list[int] | None = None
-    """Tasks that it has submitted."""
-    second: TaskRecord | None = None
-    """Its second run: see `scaler_scheduler.core.speculation`."""
-    lost_seconds: int = 0
-    """Second runs that ended without an outcome."""
-
-    def give_up(self, run: int, agent: AgentRecord) -> None:
-        """A run was lost with its agent, which may come back with it."""
-        self.given_up = (*self.given_up[1 - GIVEN_UP_RUNS :], (run, agent.peer))
-
-
-class TaskExtra:
-    """Fields that few tasks need beside nodes of graphs, of which there may be millions."""
-
-    __slots__ = (
-        "consumers", "dependents", "given", "graph", "intermediate", "missing_inputs", "needs", "notes", "outcome",
-        "owner_waits", "stored",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.stored = False
-        self.needs: Collection[int] = ()
-        """The tasks that make its inputs."""
-        self.given: dict[int, Given] | None = None
-        """The inputs that have arrived; None if none have."""
-        self.missing_inputs = 0
-        """Inputs that have not arrived."""
-        self.dependents: Sequence[TaskRecord] = ()
-        """Tasks that need its result, until it has ended; a list if they are many."""
-        self.graph: GraphRecord | None = None
-        self.consumers = 0
-        """Tasks of its graph that use its result and have not ended."""
-        self.intermediate = False
-        """Whether its result is for other nodes only: the client did not ask for it."""
-        self.owner_waits = True
-        """Whether the owner must release the outcome before it is forgotten."""
-        self.outcome: Outcome | None = None
-        """How it ended; kept as long as it has consumers."""
-        self.notes: RunNotes | None = None
-
-    def add_dependent(self, task: TaskRecord) -> None:
-        """This task needs its result."""
-        dependents = self.dependents
-        if len(dependents) < FEW_TASKS:
-            self.dependents = (*dependents, task)
-        elif isinstance(dependents, list):
-            dependents.append(task)
-        else:
-            self.dependents = [*dependents, task]
-
-    def inputs(self) -> Iterator[tuple[int, Given | None]]:
-        """The tasks that make its inputs, each with the input, or None until that has arrived."""
-        return zip(self.needs, map((self.given or {}).get, self.needs), strict=True)
-
-    def results(self) -> Iterator[bytes]:
-        """The payloads that are kept for this task and for those that need it."""
-        if self.outcome is not None:
-            yield self.outcome[1]
-        for payload, _ in (self.given or {}).values():
-            yield payload
-
-    @property
-    def is_suspect(self) -> bool:
-        """Whether it may have ended its host."""
-        return self.notes is not None and self.notes.suspect
-
-    @property
-    def is_exclusive(self) -> bool:
-        """Whether it runs alone on a host."""
-        return self.notes is not None and self.notes.exclusive
-
-    @property
-    def is_apart(self) -> bool:
-        """Whether the task, if it is not on an agent, is a suspect or exclusive, and lacks no input."""
-        notes = self.notes
-        return notes is not None and (notes.suspect or notes.exclusive) and not self.missing_inputs
 
 
 class TaskRecord:
@@ -723,7 +478,56 @@ class EndedTasks:
         return record
 
 
-TaskEntry = TaskRecord | TaskBlock | EndedTasks
+class HeldNodes:
+    """Nodes of one message and group that lack results of tasks which have not ended.
+
+    It looks like the record of each, which is made when one is needed: at the latest when its inputs are there.
+    """
+
+    __slots__ = ("columns", "graph", "group")
+
+    state: Final = HELD
+    extra: Final[TaskExtra | None] = None
+    agent: Final[AgentRecord | None] = None
+    call_bytes: Final = 0
+
+    def __init__(self, group: GroupRecord, graph: GraphRecord, columns: NodeColumns) -> None:
+        self.group = group
+        self.graph = graph
+        self.columns = columns
+
+    def record(self, task: int) -> TaskRecord:
+        """A record for one of the nodes."""
+        columns = self.columns
+        row = task - columns.first
+        needs = columns.needs[columns.need_ends[row] : columns.need_ends[row + 1]]
+        record, extra = TaskRecord(task, self.group, columns.call(row)), TaskExtra()
+        record.state, record.extra, extra.graph = HELD, extra, self.graph
+        extra.consumers, extra.dependents = columns.consumers[row], columns.dependents[row]
+        if columns.intermediate[row]:
+            extra.intermediate, extra.owner_waits = True, False
+        extra.needs = tuple(needs) if len(needs) <= FEW_TASKS else dict.fromkeys(needs)
+        extra.given, extra.missing_inputs = columns.given[row], columns.missing[row]
+        columns.given[row] = None
+        return record
+
+
+def edges_of(task: int, entry: TaskEntry) -> tuple[GraphRecord | None, Collection[int]]:
+    """The graph that a task is a node of, or None, and the tasks that it needs."""
+    if isinstance(entry, HeldNodes):
+        return entry.graph, entry.columns.needs_of(task - entry.columns.first)
+    extra = entry.extra
+    return (extra.graph, extra.needs) if extra is not None else (None, ())
+
+
+def is_intermediate(task: int, entry: TaskEntry) -> bool:
+    """Whether the result of a task is for other nodes only: the client did not ask for it."""
+    if isinstance(entry, HeldNodes):
+        return bool(entry.columns.intermediate[task - entry.columns.first])
+    return entry.extra is not None and entry.extra.intermediate
+
+
+TaskEntry = TaskRecord | TaskBlock | EndedTasks | HeldNodes
 """How a task is known in its session."""
 
 

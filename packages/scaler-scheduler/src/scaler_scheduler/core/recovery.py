@@ -17,20 +17,11 @@ from collections.abc import Iterable
 from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.ids import is_run_of, session_of
 from scaler_protocol.messages import Group, NeedTasks, Reconcile, Release, Resend, Status, Submit, pieces_of
-from scaler_scheduler.core.records import (
-    ASSIGNED,
-    DONE,
-    HELD,
-    WAITING,
-    AgentRecord,
-    FunctionRecord,
-    GroupRecord,
-    LaneRecord,
-    SessionRecord,
-    TaskRecord,
-)
+from scaler_scheduler.core.function_record import FunctionRecord
+from scaler_scheduler.core.records import AgentRecord, GroupRecord, LaneRecord, SessionRecord, TaskRecord
 from scaler_scheduler.core.shares import note_runs
 from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.task_states import ASSIGNED, DONE, HELD, WAITING
 from scaler_scheduler.requirements import Requirement
 
 REPORTED_LIMIT = 2**20

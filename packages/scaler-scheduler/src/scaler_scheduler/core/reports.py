@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.messages import AgentStatus, Done
 from scaler_protocol.profiles import PROFILE
-from scaler_scheduler.core.records import ASSIGNED, AgentRecord, SessionRecord, TaskRecord
+from scaler_scheduler.core.records import AgentRecord, SessionRecord, TaskRecord
+from scaler_scheduler.core.task_states import ASSIGNED
 
 
 def take_runs(agent: AgentRecord, report: Done) -> list[TaskRecord | None]:

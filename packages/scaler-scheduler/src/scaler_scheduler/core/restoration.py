@@ -19,10 +19,11 @@ from scaler_protocol.sessions import give_name
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.definitions import Definitions
 from scaler_scheduler.core.intake import Intake, Submitter
-from scaler_scheduler.core.records import DONE, HELD, SessionRecord, TaskRecord
+from scaler_scheduler.core.records import SessionRecord, TaskRecord
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.reports import profile_of
 from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.task_states import DONE, HELD
 
 
 class Attempts(NamedTuple):

@@ -13,7 +13,8 @@ from typing import Any
 from scaler_protocol.limits import KEPT_FUNCTIONS
 from scaler_protocol.messages import MESSAGE_LIMIT, Group, Run
 from scaler_protocol.payloads import Payloads
-from scaler_scheduler.core.records import AgentRecord, FunctionRecord, GroupRecord, TaskRecord
+from scaler_scheduler.core.function_record import FunctionRecord
+from scaler_scheduler.core.records import AgentRecord, GroupRecord, TaskRecord
 
 _RUN_TASKS = 4096
 """Most tasks in one Run message."""
@@ -86,7 +87,8 @@ def message_parts(tasks: list[TaskRecord]) -> Iterator[list[TaskRecord]]:
     for position, task in enumerate(tasks):
         weight = len(task.call)
         if task.extra is not None and task.extra.given:
-            weight += sum([len(payload) for payload, _ in task.extra.given.values()])
+            for _, payload, _ in task.extra.given.values():
+                weight += len(payload)
         if position > start and (size + weight > MESSAGE_LIMIT or position - start >= _RUN_TASKS):
             yield tasks[start:position]
             start, size = position, 0
@@ -105,15 +107,15 @@ def _extra_columns(tasks: Sequence[TaskRecord]) -> dict[str, Any]:
     for position, task in enumerate(tasks):
         if (extra := task.extra) is None or not extra.needs:
             continue
-        given = extra.given or {}
-        for need in extra.needs:
-            if (found := given.get(need)) is None:
+        for found in map((extra.given or {}).get, extra.needs):
+            if found is None:
                 pending.append(len(inputs))
                 inputs.append(b"")
-            else:
-                if found[1]:
-                    stored.append(len(inputs))
-                inputs.append(found[0])
+                continue
+            _, payload, is_reference = found
+            if is_reference:
+                stored.append(len(inputs))
+            inputs.append(payload)
         needs += extra.needs
         dependents += [position] * len(extra.needs)
     columns: dict[str, Any] = {

@@ -10,9 +10,10 @@ from math import inf
 from typing import Final
 
 from scaler_scheduler.core.completion import Completion
-from scaler_scheduler.core.records import ASSIGNED, DONE, EndedTasks, SessionRecord, TaskBlock
+from scaler_scheduler.core.records import EndedTasks, HeldNodes, SessionRecord, TaskBlock
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.task_states import ASSIGNED, DONE
 
 TASKS: Final = 512
 """Tasks of a session that are forgotten in one turn: about 1 ms."""
@@ -58,7 +59,7 @@ class SessionEnds:
                 if isinstance(entry, TaskBlock):
                     self._state.drop_plain(task)
                     continue
-                record = entry.record(task) if isinstance(entry, EndedTasks) else entry
+                record = entry.record(task) if isinstance(entry, EndedTasks | HeldNodes) else entry
                 if record.state == DONE:
                     self._completion.release(record, now)
                 else:

@@ -15,7 +15,8 @@ from scaler_protocol.ids import count_of
 from scaler_protocol.messages import Status
 from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_protocol.profiles import NO_PROFILE
-from scaler_scheduler.core.records import KeptOutcome, Outcome, SessionRecord, SessionTask, TaskRecord
+from scaler_scheduler.core.records import SessionRecord, SessionTask, TaskRecord
+from scaler_scheduler.core.task_states import KeptOutcome, Outcome
 
 ENTRY_BYTES = 256
 """Bytes that an outcome counts besides its payload."""

@@ -14,10 +14,12 @@ from scaler_protocol.messages import AgentStatus, Status, WorkerState
 from scaler_protocol.monitoring import DURATION_BOUNDS, MonitorStatus
 from scaler_scheduler.core.event_log import EventLog, capability_text
 from scaler_scheduler.core.exclusive import is_reserved
+from scaler_scheduler.core.graph_record import GraphRecord
 from scaler_scheduler.core.manager_record import ManagerRecord
-from scaler_scheduler.core.records import ASSIGNED, AgentRecord, GraphRecord, SessionRecord, WorkerSums
+from scaler_scheduler.core.records import AgentRecord, SessionRecord, WorkerSums
 from scaler_scheduler.core.shares import shortage
 from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.task_states import ASSIGNED
 from scaler_scheduler.requirements import describe_runtime
 
 T = TypeVar("T")

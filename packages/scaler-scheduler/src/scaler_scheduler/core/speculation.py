@@ -5,7 +5,7 @@ be slow, or hang. Where the client allows it (its function has no effects), and 
 could run, the run that is late for longest gets a *second* run on such a worker: of another host if one is idle, of
 another agent in any case. The first outcome of user code counts, and the other run is withdrawn.
 
-A second run is a record of its own, in its agent's table of runs only, and `RunNotes.second` of its task refers to it:
+A second run is a record of its own, in its agent's table of runs only; `Speculation.second_runs` has it by its task:
 
     its task has ended, or is not wanted            withdrawn: SECOND --> GONE, as the stand-in of the run
     it ended with VALUE or RAISED                   that is the outcome of the task, whose first run is withdrawn
@@ -32,17 +32,11 @@ from scaler_protocol.messages import Done, Status
 from scaler_protocol.monitoring import EventKind
 from scaler_protocol.profiles import profile_at
 from scaler_scheduler.core.exclusive import is_reserved
-from scaler_scheduler.core.records import (
-    ASSIGNED,
-    GONE,
-    SECOND,
-    AgentRecord,
-    GroupRecord,
-    TaskRecord,
-)
+from scaler_scheduler.core.records import AgentRecord, GroupRecord, TaskRecord
 from scaler_scheduler.core.run_times import RunTimes
 from scaler_scheduler.core.shares import can_take
 from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.task_states import ASSIGNED, GONE, SECOND
 
 CHECK_SECONDS = 0.05
 """Shortest interval between searches for late runs."""
@@ -84,6 +78,8 @@ class Speculation:
         self._end_children = end_children
         self.groups: dict[GroupRecord, SpeculatedGroup] = {}
         """Groups with runs that are watched, or second ones."""
+        self.second_runs: dict[TaskRecord, TaskRecord] = {}
+        """By task, its second run."""
         self._check_at = self._limit_at = math.inf
 
     def due(self) -> float:
@@ -136,7 +132,7 @@ class Speculation:
 
     def stop(self, task: TaskRecord, now: float) -> None:
         """Withdraw the second run of a task, if it has one."""
-        if (second := _second_of(task)) is not None:
+        if (second := self.second_runs.get(task)) is not None:
             self._take_off(task, second, now)
             self._state.withdraw(second)
             self._end_children(second, now)
@@ -157,19 +153,21 @@ class Speculation:
             self._watch(task, now)
         self._take_off(task, second, now)
         if lost and second.agent is not None:
-            notes.give_up(second.run, second.agent)
+            notes.give_up(second.run, second.agent.peer)
         self._end_children(second, now)
 
     def take_over(self, task: TaskRecord, now: float) -> bool:
         """The run of a task is over without an outcome: its second one, if any, takes its place; returns whether."""
-        second, notes = _second_of(task), task.notes
-        if second is None or notes is None or second.agent is None:
+        second = self.second_runs.get(task)
+        if second is None or second.agent is None:
             return False
+        notes = task.note()
         if notes.exclusive:
             self.stop(task, now)
             return False
         began = self.groups[task.group].seconds.pop(second)
-        agent, notes.second, second.state = second.agent, None, GONE
+        del self.second_runs[task]
+        agent, second.state = second.agent, GONE
         task.state, task.agent, task.run, task.cost = ASSIGNED, agent, second.run, second.cost
         agent.runs[task.run] = task
         if second.notes is not None:
@@ -185,7 +183,8 @@ class Speculation:
 
     def _take_off(self, task: TaskRecord, second: TaskRecord, now: float) -> None:
         """A second run is over: count what it took."""
-        task.note().second, second.state = None, GONE
+        del self.second_runs[task]
+        second.state = GONE
         group = self.groups[task.group]
         group.times.spend(now - group.seconds.pop(second))
         self._forget_if_empty(task.group, group)
@@ -237,7 +236,7 @@ class Speculation:
                     break
                 if task.state != ASSIGNED or task.run != run:
                     del group.watched[task]
-                elif _may_run_twice(task):
+                elif task not in self.second_runs and _may_run_twice(task):
                     yield began, task
             self._forget_if_empty(key, group)
 
@@ -284,7 +283,8 @@ class Speculation:
             more = second.more()
             more.stored, more.needs, more.given = task.extra.stored, task.extra.needs, dict(task.extra.given or {})
             second.note().earlier_runs = task.attempt - 1
-        task.note().second = second
+        task.note()  # a task with notes is not forwarded among others: its end withdraws the other run
+        self.second_runs[task] = second
         group = self.groups[task.group]
         _, began = group.watched.pop(task)
         group.seconds[second] = now
@@ -301,16 +301,12 @@ class Speculation:
         """Assert the invariants."""
         seconds = {second for group in self.groups.values() for second in group.seconds}
         at_agents = [task for agent in self._state.agents.values() for task in agent.runs.values()]
-        assert seconds == {record for record in at_agents if record.state == SECOND}
+        assert seconds == set(self.second_runs.values()) == {record for record in at_agents if record.state == SECOND}
         for second in seconds:
             task, agent = self._task_of(second), second.agent
-            assert task.state == ASSIGNED and _second_of(task) is second, f"task {second.id:x} is {task.state}"
+            assert task.state == ASSIGNED and self.second_runs[task] is second, f"task {second.id:x} is {task.state}"
             assert agent is not None and agent is not task.agent and agent.runs.get(second.run) is second
         assert all(group.watched or group.seconds for group in self.groups.values())
-
-
-def _second_of(task: TaskRecord) -> TaskRecord | None:
-    return task.notes.second if task.notes is not None else None
 
 
 def _may_run_twice(task: TaskRecord) -> bool:
@@ -322,4 +318,4 @@ def _may_run_twice(task: TaskRecord) -> bool:
         return True
     if extra.missing_inputs or extra.is_apart:
         return False
-    return extra.notes is None or not (extra.notes.second or extra.notes.children)
+    return extra.notes is None or not extra.notes.children

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -25,26 +25,16 @@ from scaler_scheduler.core.effects import WriteDump
 from scaler_scheduler.core.event_log import EventLog
 from scaler_scheduler.core.exclusive import ExclusiveTasks
 from scaler_scheduler.core.functions import FunctionStore
+from scaler_scheduler.core.graph_record import GraphRecord
 from scaler_scheduler.core.locality import Locality
 from scaler_scheduler.core.long_results import LongResults
 from scaler_scheduler.core.pinned import PinnedTasks
 from scaler_scheduler.core.queue import TaskQueue
-from scaler_scheduler.core.records import (
-    ASSIGNED,
-    GONE,
-    HELD,
-    SECOND,
-    WAITING,
-    AgentRecord,
-    GraphRecord,
-    LaneRecord,
-    SessionRecord,
-    TaskEntry,
-    TaskExtra,
-    TaskRecord,
-)
+from scaler_scheduler.core.records import AgentRecord, LaneRecord, SessionRecord, TaskEntry, TaskRecord
 from scaler_scheduler.core.session_results import SessionResults
 from scaler_scheduler.core.suspects import Suspects
+from scaler_scheduler.core.task_extra import TaskExtra
+from scaler_scheduler.core.task_states import ASSIGNED, GONE, HELD, SECOND, WAITING
 from scaler_scheduler.requirements import WorkerClass
 
 if TYPE_CHECKING:
@@ -196,7 +186,10 @@ class SchedulerState:
             extra = task.extra
             if self.restoring:
                 task.state = HELD
-            elif extra is not None and (extra.missing_inputs or (extra.is_apart and not task.group.lane.calls_missing)):
+            elif extra is not None and (
+                extra.missing_inputs
+                or (extra.notes is not None and extra.is_apart and not task.group.lane.calls_missing)
+            ):
                 self._hold(task, extra)
             else:
                 lanes.setdefault(task.group.lane, []).append(task)
@@ -314,8 +307,16 @@ class SchedulerState:
         """Count a task that ended with this status, in the totals and in its graph."""
         self.event_log.ended[status] += 1
         graph = task.extra.graph if task.extra is not None else None
-        if graph is not None and graph.end(task, status):
+        if graph is not None and graph.end(task.group.function, status):
             self._end_graph(task.group.session, graph)
+
+    def count_values(self, nodes: Sequence[TaskRecord]) -> None:
+        """Count tasks that ended with values, most of them nodes of one graph."""
+        self.event_log.ended[Status.VALUE] += len(nodes)
+        counts = Counter([(task.group, task.extra.graph if task.extra is not None else None) for task in nodes])
+        for (group, graph), count in counts.items():
+            if graph is not None and graph.end(group.function, Status.VALUE, count):
+                self._end_graph(group.session, graph)
 
     def graph_arrived(self, session: SessionRecord, graph: GraphRecord) -> None:
         """No more nodes will be submitted, since the last one was, or was refused: the graph may have ended."""

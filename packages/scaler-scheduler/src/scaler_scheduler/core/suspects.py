@@ -17,8 +17,9 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from scaler_scheduler.core.exclusive import is_reserved
-from scaler_scheduler.core.records import ASSIGNED, AgentRecord, TaskRecord
+from scaler_scheduler.core.records import AgentRecord, TaskRecord
 from scaler_scheduler.core.shares import can_take
+from scaler_scheduler.core.task_states import ASSIGNED
 
 PROBATION_SECONDS = 5.0
 

@@ -23,15 +23,9 @@ from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Done, Functions, Inputs, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.outcome_batch import OutcomeBatch
-from scaler_scheduler.core.records import (
-    ASSIGNED,
-    DONE,
-    AgentRecord,
-    Outcome,
-    SessionRecord,
-    TaskRecord,
-)
+from scaler_scheduler.core.records import AgentRecord, SessionRecord, TaskRecord
 from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.task_states import ASSIGNED, DONE, Outcome
 from scaler_scheduler.journal.records import (
     Batch,
     RecordKind,

@@ -58,9 +58,10 @@ from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import PERMITTED as SCHEDULER_PERMITS
 from scaler_scheduler.core.core import SchedulerCore
 from scaler_scheduler.core.effects import WriteDump
-from scaler_scheduler.core.records import ASSIGNED, DONE, HELD, WAITING, TaskBlock
+from scaler_scheduler.core.records import TaskBlock
 from scaler_scheduler.core.reports import deaths_of
 from scaler_scheduler.core.state import SendToStorage
+from scaler_scheduler.core.task_states import ASSIGNED, DONE, HELD, WAITING
 from scaler_scheduler.relay.earlier_outcomes import EarlierOutcomes
 from scaler_scheduler.relay.leases import Leases
 from scaler_scheduler.relay.translation import JoinedOutcomes, JoinedProfile, joined_status, submits_of

@@ -1,0 +1,96 @@
+"""NodeColumns: the nodes of a graph of one message, and what they lack, without a record for each. Pure."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import accumulate
+
+from scaler_protocol.messages import Submit
+from scaler_scheduler.core.task_states import Outcome
+
+FEW_TASKS = 16
+"""So many inputs and dependents of a task are in tuples, which take a third of what lists and dictionaries do."""
+
+
+class NodeColumns:
+    """A row for each task of a Submit whose ids are consecutive.
+
+    Ids, needs and calls are kept as they came, in arrays and one byte string, until the last row is not used any more.
+    """
+
+    __slots__ = (
+        "call_ends", "calls", "consumers", "dependents", "first", "given", "intermediate", "missing", "need_ends",
+        "needs",
+    )  # fmt: skip
+
+    def __init__(self, event: Submit) -> None:
+        count, needs = len(event.tasks), Counter(event.dependents)
+        self.first = event.tasks[0]
+        self.calls = event.calls.frame
+        self.call_ends = array("I", accumulate(event.calls.lengths, initial=0))
+        """Where each call begins in `calls`, and where the last one ends."""
+        self.missing = array("I", map(needs.__getitem__, range(count)))
+        """Inputs that have not arrived."""
+        self.needs = array("Q", event.needs)
+        self.need_ends = array("I", accumulate(self.missing, initial=0))
+        """Where the tasks that make the inputs of each begin in `needs`, and where the last ones end."""
+        self.consumers = array("I", event.consumers or bytes(4 * count))
+        """Tasks of the graph that use its result and have not ended."""
+        self.intermediate = bytearray(count)
+        """Whether its result is for other nodes only."""
+        for row in event.intermediate:
+            self.intermediate[row] = True
+        self.dependents: list[Sequence[int]] = [()] * count
+        """The submitted tasks that need its result; a list if they are many."""
+        self.given: list[dict[int, Outcome] | None] = [None] * count
+        """The inputs that have arrived, by the tasks that made them; None if none have."""
+
+    @property
+    def call_bytes(self) -> int:
+        """The bytes of all calls."""
+        return len(self.calls)
+
+    def call(self, row: int) -> bytes:
+        """A call."""
+        return bytes(self.calls[self.call_ends[row] : self.call_ends[row + 1]])
+
+    def needs_of(self, row: int) -> Sequence[int]:
+        """The tasks that make the inputs of one."""
+        return self.needs[self.need_ends[row] : self.need_ends[row + 1]]
+
+    def add_dependents(self, task: int, dependents: Sequence[int]) -> None:
+        """These tasks need its result."""
+        row = task - self.first
+        self.dependents[row] = joined(self.dependents[row], dependents)
+
+    def results(self) -> Iterator[bytes]:
+        """The payloads of the inputs that have arrived."""
+        for given in self.given:
+            for _, payload, _ in (given or {}).values():
+                yield payload
+
+
+def joined(tasks: Sequence[int], others: Sequence[int]) -> Sequence[int]:
+    """All of these tasks; the first ones are changed if they are a list, which they are if they are many."""
+    if isinstance(tasks, list):
+        tasks += others
+        return tasks
+    return (*tasks, *others) if len(tasks) + len(others) <= FEW_TASKS else [*tasks, *others]
+
+
+def are_rows(event: Submit) -> bool:
+    """Whether NodeColumns can hold the tasks of a message: those that clients send in the order of a graph."""
+    tasks, rows = event.tasks, list(event.dependents)
+    return rows == sorted(rows) and list(tasks) == list(range(tasks[0], tasks[0] + len(tasks)))
+
+
+def dependents_by_need(event: Submit, rows: AbstractSet[int]) -> dict[int, list[int]]:
+    """What the tasks of these rows need, with the tasks that need it; empty if one of them names something twice."""
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    for row, need in zip(event.dependents, event.needs, strict=True):
+        if row in rows:
+            found[need].append(event.tasks[row])
+    return found if all(len(set(tasks)) == len(tasks) for tasks in found.values()) else {}
