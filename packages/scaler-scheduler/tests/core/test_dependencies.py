@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +25,15 @@ if TYPE_CHECKING:
 
 FUNCTION = function_id(b"body")
 FIRST = (ord("c") << 32) + 1
+NODES = 1000
+"""Of a graph, most of which are not submitted."""
+
+
+@pytest.fixture(params=["tasks", "nodes"], autouse=True)
+def _graph(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of this holds for tasks that need others, and for nodes of graphs, which have no records at first."""
+    if request.param == "nodes":
+        monkeypatch.setattr(sys.modules[__name__], "Submit", partial(Submit, graph=FIRST, graph_size=NODES))
 
 
 def piece(

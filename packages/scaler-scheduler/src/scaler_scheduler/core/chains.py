@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scaler_scheduler.core.records import HeldNodes, TaskRecord
+from scaler_scheduler.core.records import HeldNodes, TaskEntry, TaskRecord
 from scaler_scheduler.core.task_states import HELD
 
 CHEAP_SECONDS = 0.001
@@ -25,13 +25,11 @@ def with_followers(tasks: Sequence[TaskRecord], room: int) -> list[TaskRecord]:
     limit = len(tasks) + room
     for position, task in enumerate(tasks):
         chained.append(task)
-        if task.extra is None or task.extra.consumers != 1:
-            continue
         seconds, most = _cost(task), limit - (len(tasks) - position - 1)
         end = min(most, len(chained) + CHAIN_TASKS)
         follower = _follower(task)
-        while follower is not None and len(chained) < end and (cost := _cost(follower)) <= CHEAP_SECONDS:
-            seconds += cost
+        while follower is not None and len(chained) < end:
+            seconds += _cost(follower)
             if seconds > CHAIN_SECONDS:
                 break
             chained.append(follower)
@@ -39,24 +37,23 @@ def with_followers(tasks: Sequence[TaskRecord], room: int) -> list[TaskRecord]:
     return chained
 
 
-def _cost(task: TaskRecord) -> float:
+def _cost(task: TaskEntry) -> float:
     """Expected seconds; more than any chain may take if unknown."""
     seconds = task.group.function.seconds
     return CHAIN_SECONDS + 1.0 if seconds is None else seconds
 
 
 def _follower(task: TaskRecord) -> TaskRecord | None:
-    """The only consumer of this node, if this node's result is its only missing input."""
+    """The only consumer of this node, if it is cheap, and this node's result is its only missing input."""
     extra = task.extra
     if extra is None or extra.consumers != 1 or not extra.intermediate or len(extra.dependents) != 1:
         return None
     session, number = task.group.session, extra.dependents[0]
     entry = session.tasks.get(number)
-    if isinstance(entry, HeldNodes):
-        if entry.columns.missing[number - entry.columns.first] > 1:
-            return None
-        entry = session.find(number)
-    if entry is None or (more := entry.extra) is None or not isinstance(entry, TaskRecord):
+    if entry is None or _cost(entry) > CHEAP_SECONDS or entry.group.lane is not task.group.lane:
         return None
-    is_next = more.missing_inputs == 1 and entry.state == HELD
-    return entry if is_next and entry.group.lane is task.group.lane else None
+    if isinstance(entry, HeldNodes) and entry.columns.missing[number - entry.columns.first] > 1:
+        return None
+    follower = session.find(number)
+    more = follower.extra if follower is not None else None
+    return follower if more is not None and more.missing_inputs == 1 and entry.state == HELD else None

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from scaler_protocol.messages import NeedInputs, Status, Submit
 from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_scheduler.core.node_columns import FEW_TASKS
-from scaler_scheduler.core.records import AgentRecord, HeldNodes, SessionRecord, TaskEntry, TaskRecord
+from scaler_scheduler.core.records import AgentRecord, HeldNodes, SessionRecord, TaskEntry, TaskRecord, missing_inputs
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.core.task_states import ASSIGNED, DONE, GONE, HELD, WAITING, Outcome
 
@@ -103,14 +103,12 @@ class Dependencies:
     @staticmethod
     def lacking(session: SessionRecord) -> list[tuple[TaskRecord, int]]:
         """Tasks of a session that wait for inputs which no unfinished task makes, each with the id of that input."""
-        return [
-            (record, need)
-            for record in session.tasks.values()
-            if isinstance(record, TaskRecord)
-            if record.extra is not None and record.extra.missing_inputs
-            for need, given in record.extra.inputs()
-            if given is None and _is_over(session.tasks.get(need))
-        ]
+        found: list[tuple[TaskRecord, int]] = []
+        for task, entry in session.tasks.items():
+            lacks = [need for need in missing_inputs(task, entry) if _is_over(session.tasks.get(need))]
+            if lacks and (record := session.find(task)) is not None:
+                found += [(record, need) for need in lacks]
+        return found
 
     def give(self, record: TaskRecord, need: int, payload: bytes, *, stored: bool) -> None:
         """Give a task one of its inputs."""
@@ -238,11 +236,10 @@ class Dependencies:
         """Assert the invariants; for tests."""
         for task, record in session.tasks.items():
             if isinstance(record, HeldNodes):
-                row, columns = task - record.columns.first, record.columns
-                needs, given = set(columns.needs_of(row)), (columns.given[row] or {}).keys()
-                assert given <= needs and columns.missing[row] == len(needs - given) > 0, f"{task:x}"
+                columns, missing = record.columns, missing_inputs(task, record)
+                assert columns.missing[task - columns.first] == len(missing) > 0, f"{task:x} {missing}"
             elif isinstance(record, TaskRecord) and (extra := record.extra) is not None:
-                missing = [need for need, given in extra.inputs() if given is None]
+                missing = missing_inputs(task, record)
                 assert extra.missing_inputs == len(missing), f"{record.id:x} {extra.missing_inputs} {missing}"
                 assert not missing or record.state in (HELD, ASSIGNED), f"{record.id:x} {missing}"
                 assert not extra.given or extra.given.keys() <= set(extra.needs), f"{record.id:x} {extra.given}"

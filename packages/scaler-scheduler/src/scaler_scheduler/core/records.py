@@ -520,6 +520,14 @@ def edges_of(task: int, entry: TaskEntry) -> tuple[GraphRecord | None, Collectio
     return (extra.graph, extra.needs) if extra is not None else (None, ())
 
 
+def missing_inputs(task: int, entry: TaskEntry) -> list[int]:
+    """The tasks that make the inputs which a task lacks."""
+    if isinstance(entry, HeldNodes):
+        row, columns = task - entry.columns.first, entry.columns
+        return [need for need in columns.needs_of(row) if need not in (columns.given[row] or ())]
+    return [need for need, given in entry.extra.inputs() if given is None] if entry.extra is not None else []
+
+
 def is_intermediate(task: int, entry: TaskEntry) -> bool:
     """Whether the result of a task is for other nodes only: the client did not ask for it."""
     if isinstance(entry, HeldNodes):
