@@ -1,4 +1,4 @@
-"""The program that serves pages returns the memory of freed columns to the system."""
+"""The program that serves pages: the memory that it returns, the address that it prints, its options."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import subprocess
 import sys
 
 import pytest
+
+from scaler_ui.web.app import login_token
+from support.browsers import read
+from support.processes import PROGRAMS, Terminal, free_ports
 
 _PROGRAM = """
 from pathlib import Path
@@ -29,3 +33,19 @@ def test_freed_columns_are_returned_to_the_system() -> None:
     told = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True, timeout=60)
 
     assert float(told.stdout) < 4
+
+
+def test_the_address_that_is_printed_is_answered_at_once_also_at_a_free_port() -> None:
+    monitor = f"tcp://127.0.0.1:{free_ports(1)}"
+    # With this variable NiceGUI takes itself for a part of the test.
+    with Terminal("env", "-u", "PYTEST_CURRENT_TEST", PROGRAMS / "scaler_ui", monitor, "--port", "0") as program:
+        address = program.read_until("open").split()[-1]
+        assert "Scaler" in read(address)
+        assert program.end() == 0
+
+
+def test_a_token_that_no_cookie_can_hold_is_refused() -> None:
+    assert login_token("\U0001f511" * 250)
+
+    with pytest.raises(ValueError, match="at most 250 characters, not 5,000"):
+        login_token("x" * 5000)

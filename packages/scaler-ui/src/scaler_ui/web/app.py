@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 # /usr/include/malloc.h
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 _LARGE_BYTES = 256 << 10
+_TOKEN_MOST = 250
+"""Characters of a token: a browser drops cookies above 4,096 bytes; a character takes up to twelve bytes in it."""
+_STARTED_SECONDS = 0.01
 END_SECONDS = 3
 """How long answers that are under way may take after a signal: a reader may never take his."""
 LOOK_SECONDS = 0.1
@@ -39,6 +42,8 @@ def login_token(text: str) -> str:
     """What readers must know: a text that can be typed."""
     if not text or not text.isprintable():
         raise ValueError(f"{text!r} lets anybody in, or cannot be typed")
+    if len(text) > _TOKEN_MOST:
+        raise ValueError(f"a token has at most {_TOKEN_MOST} characters, not {len(text):,}: it is kept in a cookie")
     return text
 
 
@@ -95,7 +100,12 @@ COMMAND = Command(
             Address.parse_peer,
         ),
         Option(("--host", "--web-host"), "where to serve pages", host_name, default="127.0.0.1"),
-        Option(("--port", "-p", "--web-port"), "where to serve pages", whole_number(0, 65535), default=8081),
+        Option(
+            ("--port", "-p", "--web-port"),
+            "where to serve pages; 0: at a free port",
+            whole_number(0, 65535),
+            default=8081,
+        ),
         Option(
             ("--token",),
             "what readers must know, and whoever acts; drawn and printed where other hosts can reach the pages",
@@ -216,16 +226,26 @@ def _is_a_fault(record: logging.LogRecord) -> bool:
     return not left and not isinstance(error, asyncio.CancelledError)
 
 
-def _page_address(options: WebOptions, token: str | None) -> str:
-    """The address that a reader opens."""
+async def _tell_address(options: WebOptions, token: str | None) -> None:
+    """Print the address that a reader opens, once it is answered."""
+    from nicegui.server import Server
+
+    while not Server.instance.started:
+        await asyncio.sleep(_STARTED_SECONDS)
+    port = Server.instance.servers[0].sockets[0].getsockname()[1]
+    print(f"scaler_ui: open {_page_address(options, port, token)}", flush=True)
+
+
+def _page_address(options: WebOptions, port: int, token: str | None) -> str:
+    """The address of the pages at this port."""
     host = f"[{options.host}]" if ":" in options.host else options.host
     scheme = "https" if options.tls_cert is not None else "http"
-    return f"{scheme}://{host}:{options.port}/" + (f"?token={quote(token, safe='')}" if token else "")
+    return f"{scheme}://{host}:{port}/" + (f"?token={quote(token, safe='')}" if token else "")
 
 
 def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
     """Serve the pages. NiceGUI is imported here, because that takes seconds."""
-    from nicegui import app
+    from nicegui import app, background_tasks
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
     from starlette.requests import Request
@@ -267,7 +287,7 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
         app.timer(LOOK_SECONDS, actions.turn)
         app.on_shutdown(actions.close)
     Pages(listening, actions, _keeper(listening, options)).add()
-    app.on_startup(lambda: print(f"scaler_ui: open {_page_address(options, token)}", flush=True))
+    app.on_startup(lambda: background_tasks.create(_tell_address(options, token)))
     if sys.platform == "linux":
         from scaler_io.service.process import end_if_told
 
