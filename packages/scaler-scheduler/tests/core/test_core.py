@@ -20,7 +20,7 @@ from scaler_protocol.limits import limit_of
 from scaler_protocol.messages import MESSAGE_IDS, Group, Status, Submit
 from scaler_protocol.operations import Resized
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.profiles import NO_PROFILE, Profile
+from scaler_protocol.profiles import LONGEST_RUN_US, NO_PROFILE, Profile
 from scaler_protocol.ranges import Column
 from scaler_protocol.schema import struct
 from scaler_scheduler.core.config import SchedulerConfig
@@ -285,7 +285,7 @@ def test_no_run_took_longer_than_since_its_dispatch(driver: SchedulerDriver) -> 
     client, agent = driver.client(), driver.agent()
     driver.submit(client)
     driver.later(2.0)
-    profile = Profile(2**64 - 1, 1, 1, 1, 0, 1).packed()
+    profile = Profile(LONGEST_RUN_US, 1, 1, 1, 0, 1).packed()
     for task, run in driver.runs(agent).items():
         driver.feed(agent, messages.Done((task,), (0,), Payloads([b""]), runs=(run,), profiles=profile, agent="w"))
     status = driver.core.snapshot(ProcessStats("", 0.0, 0.0, 0.0, 0), driver.now)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from scaler_ui.web.app import login_token
-from support.browsers import read
+from support.browsers import process_of, read
 from support.processes import PROGRAMS, Terminal, free_ports
 
 _PROGRAM = """
@@ -49,3 +51,17 @@ def test_a_token_that_no_cookie_can_hold_is_refused() -> None:
 
     with pytest.raises(ValueError, match="at most 250 characters, not 5,000"):
         login_token("x" * 5000)
+
+
+def test_pages_end_when_memory_is_exhausted_since_rows_may_be_half_written() -> None:
+    monitor = free_ports(1)
+    words = [f"tcp://127.0.0.1:{monitor}", "--port", str(free_ports(1)), "--insecure"]
+    simulated = Path(__file__).parents[4] / "bench" / "simulated.py"
+    with Terminal("env", "-u", "PYTEST_CURRENT_TEST", PROGRAMS / "scaler_ui", *words) as program:
+        address = program.read_until("open").split()[-1]
+        pid = process_of(address.rstrip("/"))
+        size = int(Path(f"/proc/{pid}/statm").read_text("utf-8").split()[0]) * resource.getpagesize()
+        resource.prlimit(pid, resource.RLIMIT_AS, (size + (32 << 20),) * 2)
+        with Terminal(sys.executable, simulated, words[0]):
+            program.read_until("memory is exhausted: it ends")
+            assert program.process.wait(60) == 1

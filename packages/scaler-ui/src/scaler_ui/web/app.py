@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
+import os
 import re
 import secrets
 import socket
@@ -243,6 +244,13 @@ def _page_address(options: WebOptions, port: int, token: str | None) -> str:
     return f"{scheme}://{host}:{port}/" + (f"?token={quote(token, safe='')}" if token else "")
 
 
+def _end_without_memory(error: Exception) -> None:
+    """End the process if memory is exhausted: the model may lack a part of what it was taking in, for good."""
+    if isinstance(error, MemoryError):
+        os.write(sys.stderr.fileno(), b"scaler_ui: memory is exhausted: it ends\n")
+        os._exit(1)
+
+
 def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
     """Serve the pages. NiceGUI is imported here, because that takes seconds."""
     from nicegui import app, background_tasks
@@ -277,6 +285,7 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
     app.add_middleware(CompressedFiles, paths=FILES)
     app.add_middleware(HeadAsGet)
     app.add_middleware(AccessGuard, token=token, names=names, user_header=options.user_header, proxies=options.proxy)
+    app.on_exception(_end_without_memory)
     app.timer(LOOK_SECONDS, listening.look)
     app.on_shutdown(listening.close)
     # Without a login the pages are read-only, because every process of this host can reach them.
