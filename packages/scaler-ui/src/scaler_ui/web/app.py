@@ -254,14 +254,10 @@ def _end_without_memory(error: Exception) -> None:
 def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
     """Serve the pages. NiceGUI is imported here, because that takes seconds."""
     from nicegui import app, background_tasks
-    from prometheus_client import CollectorRegistry
-    from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from scaler_io.service.metrics import StatusCollector
     from scaler_ui.web.access import AccessGuard
-    from scaler_ui.web.delay_metrics import DelayCollector
     from scaler_ui.web.operator_actions import OperatorActions
     from scaler_ui.web.pages import Pages
     from scaler_ui.web.requests import FILES, ODD_EVENT_LOGS, CompressedFiles, HeadAsGet, tell_odd_events, unknown_page
@@ -269,13 +265,7 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
     logging.getLogger("uvicorn.error").addFilter(_is_a_fault)
     for name in ODD_EVENT_LOGS:
         logging.getLogger(name).addFilter(tell_odd_events)
-    registry = CollectorRegistry()
-    registry.register(StatusCollector(listening.figures))
-    registry.register(DelayCollector(listening))
-
-    @app.get("/metrics")
-    def metrics() -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    _add_metrics(listening)
 
     @app.exception_handler(404)
     def unknown(request: Request, error: Exception) -> Response:
@@ -302,6 +292,25 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
 
         end_if_told()
     _run_server(options)
+
+
+def _add_metrics(listening: Listening) -> None:
+    """Answer Prometheus."""
+    from nicegui import app
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+    from starlette.responses import Response
+
+    from scaler_io.service.metrics import StatusCollector
+    from scaler_ui.web.delay_metrics import DelayCollector
+
+    registry = CollectorRegistry()
+    registry.register(StatusCollector(listening.figures))
+    registry.register(DelayCollector(listening))
+
+    @app.get("/metrics")
+    def metrics() -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
 def _keeper(listening: Listening, options: WebOptions) -> HistoryKeeper | None:
