@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 # /usr/include/malloc.h
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 _LARGE_BYTES = 256 << 10
+"""Blocks from this size on have mappings of their own: columns of a million rows do, rows and texts do not."""
 _TOKEN_MOST = 250
 """Characters of a token: a browser drops cookies above 4,096 bytes; a character takes up to twelve bytes in it."""
 _STARTED_SECONDS = 0.01
