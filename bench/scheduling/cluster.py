@@ -100,13 +100,14 @@ class Host(Peer):
         self.queue: deque[tuple[int, int]] = deque()
         self.ends: list[tuple[float, int, int, float]] = []
         self.returned: list[int] = []
+        self.newest_run = 0
         self.status_at = now + REPORT_SECONDS * seed.random()
 
     def handle(self, message: Any, now: float) -> None:
         if isinstance(message, Run):
-            self.queue.extend(
-                zip(range(message.first_run, message.first_run + len(message.tasks)), message.tasks, strict=True)
-            )
+            runs = range(message.first_run, message.first_run + len(message.tasks))
+            self.queue.extend(zip(runs, message.tasks, strict=True))
+            self.newest_run = runs[-1]
             self._start(now)
         elif isinstance(message, Recall):
             self.returned += [self.queue.pop()[0] for _ in range(min(message.count, len(self.queue)))]
@@ -148,7 +149,7 @@ class Host(Peer):
             0.01, 40 << 20, 8 << 30, len(self.queue), [f"Worker[{at}]" for at in range(self.workers)],
             range(10_000, 10_000 + self.workers), [WorkerState.RUNNING if run else WorkerState.IDLE for run in runs],
             runs, [self.random.random() for _ in runs], [_memory(worker) for worker in range(self.workers)],
-            [0] * self.workers,
+            [0] * self.workers, newest_run=self.newest_run,
         )  # fmt: skip
 
 

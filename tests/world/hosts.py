@@ -118,6 +118,11 @@ class SimulatedHost:
         self.shell.vanish()
         self._end_workers()
 
+    def report(self) -> None:
+        """The agent reports its state now, before it has heard what is on its way to it."""
+        self._beat(self.network.now)
+        self._hear(self.dialer.flush(self.network.now), self.network.now)
+
     def leave(self) -> None:
         """SIGTERM to the agent."""
         self._end(("stopping",))
@@ -125,14 +130,14 @@ class SimulatedHost:
     # --- the agent's shell ------------------------------------------------------------------------------------------
 
     def turn(self, now: float) -> float:
-        """Take in what has arrived, from the scheduler and from workers; decide; write."""
+        """Report, take in what has arrived, from the scheduler and from workers; decide; write."""
+        if now >= self._beat_at:
+            self._beat(now)
         self._hear(self.dialer.turn(now), now)
         self.core.handle(SCHEDULER, events.SchedulerBusy(self.dialer.uplink.busy), now)
         blocked_up = self.dialer.uplink.kept_bytes > UNSENT_LIMIT
         if not blocked_up:
             self._hear_workers(now)
-        if now >= self._beat_at:
-            self._beat(now)
         while self.alive and (effects := self.core.settle(now)):
             for effect in effects:
                 self._perform[type(effect)](effect)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from scaler_protocol.messages import Status
-from world.cluster import World, plans
+from world.callers import WorldFuture
+from world.cluster import ADDRESS, World, plans
+from world.hosts import SimulatedHost
 from world.plans import LOST_RUNS, Plan
+from world.relays import RELAY_ADDRESS
 
 SEEDS = range(3)
 
@@ -138,6 +141,58 @@ def test_a_task_that_kills_its_hosts_takes_no_neighbours_along(seed: int, worker
     world.finish(30.0)
     assert type(deadly.error).__name__ == "WorkerDiedError"
     assert len(world.executions(deadly)) <= LOST_RUNS + 1
+    world.check_as_expected(mates)
+    world.rest()
+
+
+@pytest.mark.parametrize("relay", [False, True])
+def test_a_report_that_crosses_a_run_does_not_say_that_the_run_waits(relay: bool) -> None:
+    world = World(hosts=0)
+    if relay:
+        world.add_relay()
+        world.run(0.1)
+    for _ in range(LOST_RUNS + 1):
+        world.add_host(address=RELAY_ADDRESS if relay else ADDRESS)
+    world.run(0.2)
+    (deadly,) = world.client.submit(Plan(0.005, kills_host=1000))
+    for _ in range(LOST_RUNS):
+        host = run_on_its_way(world, deadly)
+        host.report()
+        world.until(lambda host=host: not host.alive)  # type: ignore[misc]
+    world.finish(20.0)
+    assert type(deadly.error).__name__ == "WorkerDiedError"
+    assert len(world.executions(deadly)) == LOST_RUNS
+    world.rest()
+
+
+def run_on_its_way(world: World, future: WorldFuture) -> SimulatedHost:
+    """The host that a run of the task has been sent to, before it arrives there."""
+    hosts = {host.identity: host for host in world.hosts}
+    core = world.relays[0].core._core if world.relays else world.scheduler.core
+
+    def alive() -> SimulatedHost | None:
+        record = core.state.find(future.task_id)
+        host = hosts[record.agent.peer] if record is not None and record.agent is not None else None
+        return host if host is not None and host.alive else None
+
+    before = len(world.executions(future))
+    world.until(alive)
+    host = alive()
+    assert host is not None and len(world.executions(future)) == before
+    return host
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_a_task_that_kills_its_hosts_after_it_was_reported_as_queued(workers: int) -> None:
+    world = World(hosts=[workers] * 6)
+    mates = world.client.submit(*plans(24 * workers, 0.1))  # after these, hosts are sent more runs than workers
+    world.finish(3.0)
+    mates += world.client.submit(*plans(12 * workers, 1.6))
+    (deadly,) = world.client.submit(Plan(0.005, kills_host=1000))
+    mates += world.client.submit(*plans(12 * workers, 1.6))
+    world.finish(40.0)
+    assert type(deadly.error).__name__ == "WorkerDiedError"
+    assert len(world.executions(deadly)) <= LOST_RUNS + (workers > 1)
     world.check_as_expected(mates)
     world.rest()
 

@@ -173,6 +173,7 @@ struct AgentStatus {
   diskFree @14 :UInt64;
   sharedFree @15 :UInt64;
   deathHosts @16 :List(Text);
+  newestRun @17 :UInt64;
 }
 struct Drain { agent @0 :UInt64; pid @1 :UInt32; }
 struct Resized { workers @0 :UInt32; }

@@ -340,7 +340,8 @@ class AgentStatus:
 
     CPU is in cores, memory and what is free of disk and shared memory in bytes, `load` the mean of the last minute.
     `deaths` has a sentence for each worker that ended unexpectedly, `death_hosts` its host if the agent is a relay.
-    `lone_task_bytes` is the memory that a task alone on the host may use; 0 is no limit.
+    `lone_task_bytes` is the memory that a task alone on the host may use; 0 is no limit. `newest_run` is the newest run
+    that the agent has received, or 0: later ones were under way.
     """
 
     COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (
@@ -366,6 +367,7 @@ class AgentStatus:
     disk_free: int = 0
     shared_free: int = 0
     death_hosts: Texts = ()
+    newest_run: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,9 +158,10 @@ def test_a_host_that_dies_charges_only_what_was_running(driver: SchedulerDriver)
         driver.feed(
             agent,
             messages.AgentStatus(
-                names=("w",), pids=(1,), states=(2,), runs=(runs[poison],), cpus=(0,), rsses=(0,), queues=(0,)
+                names=("w", "idle"), pids=(1, 2), states=(2, 1), runs=(runs[poison], 0), cpus=(0, 0), rsses=(0, 0),
+                queues=(0, 0), newest_run=max(runs.values()),
             ),
-        )
+        )  # fmt: skip
         driver.feed(agent, PeerLost("killed"))
     assert list(driver.outcomes(client)) == [poison]
     assert list(driver.runs(driver.agent(b"last"))) == [innocent]

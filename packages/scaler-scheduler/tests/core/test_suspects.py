@@ -20,12 +20,13 @@ HOSTS = 12
 """More than one task can end before it is given up."""
 
 
-def report(driver: SchedulerDriver, agent: bytes, *runs: int) -> None:
-    """The agent says that these runs are on its workers."""
+def report(driver: SchedulerDriver, agent: bytes, *runs: int, newest: int | None = None) -> None:
+    """The agent says that these runs are on its workers, and that it has received all, or those up to `newest`."""
     count = len(runs)
     zeros = (0,) * count
-    names = ("w",) * count
-    driver.feed(agent, messages.AgentStatus(0.0, 0, 0, 0, names, zeros, zeros, runs, zeros, zeros, zeros))
+    newest = driver.core.state.next_run - 1 if newest is None else newest
+    columns = (("w",) * count, zeros, zeros, runs, zeros, zeros, zeros)
+    driver.feed(agent, messages.AgentStatus(0.0, 0, 0, 0, *columns, newest_run=newest))
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4, 8])
@@ -103,7 +104,21 @@ def test_a_suspect_can_be_cancelled(driver: SchedulerDriver) -> None:
     assert not list(driver.core.state.suspects) and not driver.runs(driver.agent(b"second", 2))
 
 
-def test_a_run_that_ends_its_agent_before_it_reaches_a_worker_is_charged(driver: SchedulerDriver) -> None:
+def test_a_run_that_was_queued_when_no_worker_was_ready_is_charged(driver: SchedulerDriver) -> None:
+    client = driver.client()
+    (poison,) = driver.submit(client)
+    for turn in range(3):
+        agent = driver.agent(b"%d" % turn)
+        assert poison in driver.runs(agent) and not driver.outcomes(client)
+        report(driver, agent)
+        driver.feed(agent, PeerLost("killed"))
+    assert driver.outcomes(client)[poison][0] == Status.FAILED
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+def test_a_run_that_ends_its_agent_before_it_reaches_a_worker_is_charged(
+    driver: SchedulerDriver, crossed: bool
+) -> None:
     client = driver.client()
     (busy,) = driver.submit(client)
     agents = [driver.agent(b"0"), driver.agent(b"1")]
@@ -115,6 +130,9 @@ def test_a_run_that_ends_its_agent_before_it_reaches_a_worker_is_charged(driver:
     for turn in range(2, HOSTS):
         for agent in agents:
             if poison in driver.runs(agent):
+                if crossed:
+                    on_worker = [run for run, task in driver.core.state.agents[agent].runs.items() if task.id == busy]
+                    report(driver, agent, *on_worker, newest=max(on_worker, default=0))
                 agents.remove(agent)
                 driver.feed(agent, PeerLost("struct.error"))
                 agents.append(driver.agent(b"%d" % turn))

@@ -169,6 +169,14 @@ def test_a_run_is_stopped_at_its_timeout() -> None:
     assert proxy.stopped == [run] and proxy.outcomes() == {run: [Status.FAILED]}
 
 
+def test_the_status_names_the_newest_run() -> None:
+    proxy = Proxy()
+    stats = HostStats(0.0, 0, 0, {}, {})
+    assert proxy.core.take_status(stats).newest_run == 0
+    runs = proxy.run(3)
+    assert proxy.core.take_status(stats).newest_run == runs[-1]
+
+
 def test_a_failure_of_symphony_is_a_lost_run() -> None:
     proxy = Proxy()
     (run,) = proxy.run()

@@ -326,7 +326,8 @@ class SchedulerCore:
         runs = event.runs[:share] if agent.resuming else (run for run in event.runs if run in agent.runs)
         before = agent.running
         agent.running = {run: before.get(run, now) for run in runs if run}
-        agent.first_unreported = self.state.next_run
+        agent.unused = sum(not run for run in event.runs)
+        agent.unreported = self.state.runs_after(event.newest_run)
         agent.status, agent.reported_at = kept_status(event, share), now
         agent.unlisted = worker_sums(event) if len(event.names) > share else None
         self.state.suspects.reported(agent, now)

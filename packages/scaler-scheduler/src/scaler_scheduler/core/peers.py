@@ -172,7 +172,8 @@ class Peers:
         )
         if self._state.cluster is not None:
             worker_class = self._state.cluster.widened(worker_class)
-        agent = AgentRecord(peer, hello.name, hello.host, hello.workers, hello.queue_size, worker_class)
+        no_runs = self._state.runs_after(0)
+        agent = AgentRecord(peer, hello.name, hello.host, hello.workers, hello.queue_size, worker_class, no_runs)
         agent.number, agent.reported_at = self._state.event_log.next_number(), now
         agent.manager, agent.unit = self._managers.unit_of(hello)
         if worker_class.consumables:

@@ -560,6 +560,8 @@ class AgentRecord:
     workers: int
     queue_size: int
     worker_class: WorkerClass
+    unreported: range
+    """Ids of runs that it had not received at its last report."""
     runs: dict[int, TaskRecord] = field(default_factory=dict)
     blocked: set[int] = field(default_factory=set)
     functions: dict[bytes, None] = field(default_factory=dict)
@@ -587,8 +589,8 @@ class AgentRecord:
     """Identifies its valid entry in the heap of agents with room."""
     running: dict[int, float] = field(default_factory=dict)
     """Runs on a worker at its last report, with the time of the first report of each."""
-    first_unreported: int = 0
-    """Runs from this id on were dispatched after that report."""
+    unused: int = 0
+    """Workers without a run in that report: none of the runs that were queued then could have them."""
     number: int = 0
     """The number that monitors know it by."""
     status: AgentStatus | None = None
@@ -617,16 +619,18 @@ class AgentRecord:
         return len(self.runs) - len(self.blocked)
 
     def on_workers(self, unsent: AbstractSet[int] = frozenset()) -> set[int]:
-        """Runs that are probably on a worker: blocked and reported ones, then the oldest sent since."""
-        likely = [run for run in self.runs if run in self.running and run not in self.blocked]
+        """Runs that are probably on a worker: blocked and reported ones, then the oldest queued ones, then new ones."""
+        active = [run for run in self.runs if run not in self.blocked and run not in unsent]
+        reported = [run for run in active if run in self.running]
         if self.is_draining:
-            return self.blocked.union(likely)
-        likely += [run for run in self._sent_since_report(unsent) if run not in self.blocked]
-        return self.blocked.union(likely[: self.workers])
+            return self.blocked.union(reported)
+        others = [run for run in active if run not in self.running]
+        queued = [run for run in others if run not in self.unreported]
+        new = [run for run in others if run in self.unreported]
+        freed = max(0, self.workers - self.unused - len(reported))
+        return self.blocked.union((reported + queued[:freed] + new)[: self.workers])
 
-    def unreported(self, unsent: AbstractSet[int]) -> set[int]:
+    def newest(self, unsent: AbstractSet[int]) -> set[int]:
         """The newest runs sent since the last report: one of them may have ended the agent on arrival."""
-        return set(self._sent_since_report(unsent)[-self.workers :] if self.workers else ())
-
-    def _sent_since_report(self, unsent: AbstractSet[int]) -> list[int]:
-        return [run for run in self.runs if run >= self.first_unreported and run not in unsent]
+        sent_since = [run for run in self.runs if run in self.unreported and run not in unsent]
+        return set(sent_since[-self.workers :] if self.workers else ())

@@ -139,6 +139,10 @@ class SchedulerState:
         """Whether the run id belongs to this incarnation."""
         return self._first_run <= run < self._last_run
 
+    def runs_after(self, run: int) -> range:
+        """The ids of own runs that follow this one: all of them if it is 0, or another incarnation's."""
+        return range(run + 1 if self.is_own(run) else self._first_run, self._last_run)
+
     def new_runs(self, count: int) -> int:
         """The first of so many new run ids, which are dispatched now."""
         first = self.next_run

@@ -38,7 +38,7 @@ NOBODY = Blame(set(), set(), set())
 def blame(agent: AgentRecord, unsent: AbstractSet[int]) -> Blame:
     """The runs that may have ended this agent; it cannot have received those that are `unsent`."""
     running = agent.on_workers(unsent)
-    exposed = running | agent.unreported(unsent)
+    exposed = running | agent.newest(unsent)
     suspects = {run for run in exposed if (notes := agent.runs[run].notes) is not None and notes.suspect}
     if suspects:
         return Blame(running, suspects, set())

@@ -118,6 +118,8 @@ class ProxyCore:
         """When the agent exits although runs have not ended, and although outcomes have not been released."""
         self._announced = config.base_concurrency
         self._is_joined = self._is_over = False
+        self._newest_run = 0
+        """The newest run that it has received."""
         self._rotate_at = 0.0
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             Run: self._run,
@@ -204,6 +206,7 @@ class ProxyCore:
             load=stats.load,
             disk_free=stats.disk_free,
             shared_free=stats.shared_free,
+            newest_run=self._newest_run,
         )
 
     def check(self) -> None:
@@ -217,6 +220,7 @@ class ProxyCore:
     # --- runs -------------------------------------------------------------------------------------------------------
 
     def _run(self, message: Run, now: float) -> None:
+        self._newest_run = message.first_run + len(message.tasks) - 1
         try:
             self._learn(message, now)
             entries = self.functions.entries(message)

@@ -9,9 +9,10 @@ import pytest
 from scaler_protocol.codec import encode
 from scaler_protocol.errors import InvalidFieldError
 from scaler_protocol.limits import DEATH
-from scaler_protocol.messages import WorkerState
+from scaler_protocol.messages import Group, Run, WorkerState
+from scaler_protocol.payloads import Payloads
 from scaler_worker.agent.core.core import AgentCore
-from scaler_worker.agent.core.events import StartWorker, WorkerDied
+from scaler_worker.agent.core.events import SCHEDULER, StartWorker, WorkerDied
 from scaler_worker.agent.core.records import NO_RUN, AgentConfig
 from scaler_worker.agent.core.snapshot import HostStats
 from scaler_worker.ipc.frames import WorkerReady
@@ -29,6 +30,14 @@ def test_workers_are_reported_from_when_they_are_ready() -> None:
     assert (status.names, status.pids, status.states) == (["anna"], [41], [WorkerState.IDLE])
     assert (status.runs, status.queues, status.cpus, status.rsses) == ([0], [0], [0.25], [700])
     assert encode(status)
+
+
+def test_the_newest_run_is_that_of_the_last_message() -> None:
+    core = AgentCore(AgentConfig(1, "agent", "host"))
+    assert core.take_status(STATS).newest_run == 0
+    for first in (2**63, 7):  # another scheduler numbers its runs anew
+        core.handle(SCHEDULER, Run(first, (Group(b"f"),), (1, 2, 3), Payloads([b"call"] * 3)), 0.0)
+        assert core.take_status(STATS).newest_run == first + 2
 
 
 def test_each_death_is_reported_once() -> None:

@@ -115,6 +115,8 @@ class AgentCore:
 
         Nobody may wait for the oldest ones any more."""
         self._welcome: Welcome | None = None
+        self._newest_run = 0
+        """The newest run that it has received."""
         self._from_scheduler = self._scheduler_handlers()
         self._from_worker = self._worker_handlers()
 
@@ -267,13 +269,15 @@ class AgentCore:
 
     def take_status(self, stats: HostStats) -> AgentStatus:
         """The status to report to the scheduler; its deaths are those since the last call."""
-        status = agent_status(self.workers, self.in_flight.waiting_count, stats, self._memory.lone_task_bytes)
+        queued, lone_task_bytes = self.in_flight.waiting_count, self._memory.lone_task_bytes
+        status = agent_status(self.workers, queued, stats, lone_task_bytes, self._newest_run)
         self.workers.deaths.clear()
         return status
 
     # --- messages of the scheduler ----------------------------------------------------------------------------------
 
     def _run(self, message: Run, now: float) -> None:
+        self._newest_run = message.first_run + len(message.tasks) - 1
         try:
             # The scheduler does not want the outcome of an earlier run; a stored one may be deleted already.
             self.in_flight.kept.release(message.tasks)

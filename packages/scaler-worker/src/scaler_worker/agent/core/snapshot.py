@@ -25,8 +25,11 @@ class HostStats:
     shared_free: int = 0
 
 
-def agent_status(workers: Workers, queued: int, stats: HostStats, lone_task_bytes: int) -> AgentStatus:
-    """The status of an agent with `queued` waiting runs; workers that are not ready yet are left out."""
+def agent_status(workers: Workers, queued: int, stats: HostStats, lone_task_bytes: int, newest_run: int) -> AgentStatus:
+    """The status of an agent with `queued` waiting runs, of which it has received `newest_run` last.
+
+    Workers that are not ready yet are left out.
+    """
     alive = [worker for worker in workers if worker.pid]
     entries = [worker.next_entry() for worker in alive]
     return AgentStatus(
@@ -46,4 +49,5 @@ def agent_status(workers: Workers, queued: int, stats: HostStats, lone_task_byte
         load=stats.load,
         disk_free=stats.disk_free,
         shared_free=stats.shared_free,
+        newest_run=newest_run,
     )
