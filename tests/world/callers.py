@@ -78,6 +78,15 @@ class WorldFuture:
         needs = dict(zip(group.capability_names, group.capability_values, strict=True))
         return abs(needs.get(name, 0))
 
+    def runs_on(self, capabilities: Sequence[str]) -> bool:
+        """Whether a host that offers these can run it."""
+        return set(self._group.wire.capability_names) <= set(capabilities)
+
+    @property
+    def needs(self) -> Sequence[WorldFuture]:
+        """The futures among its arguments."""
+        return self._needs
+
     def outcome(self) -> tuple[int, bytes] | None:
         """Status and payload, None while there is none."""
         if self.graph is not None:

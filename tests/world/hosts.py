@@ -47,6 +47,7 @@ class SimulatedHost:
         timeout_seconds: float = 60.0,
     ) -> None:
         self.name, self.network, self.history = name, network, history
+        self.address, self.capabilities = address, tuple(capabilities)
         self.consumables = dict(consumables or {})
         self.core = AgentCore(AgentConfig(workers, name, name, consumables=tuple(self.consumables.items())))
         self.workers: dict[int, SimulatedWorker] = {}

@@ -201,6 +201,10 @@ class SchedulerCore:
         """The scheduler is busy for this share of its time."""
         self._dispatch.note_busy(share)
 
+    def recall(self, count: int) -> None:
+        """Ask agents to return about so many runs that have not started: workers elsewhere could begin with them."""
+        self._dispatch.recall(count)
+
     def settle(self, now: float) -> list[Effect | SendToStorage | WriteDump]:
         """Make every pending decision once; returns the effects to perform."""
         state = self.state
@@ -433,7 +437,7 @@ class SchedulerCore:
 
     def _returned(self, peer: bytes, event: messages.Returned, now: float) -> None:
         agent = self._agent(peer)
-        agent.recalling = False
+        agent.recalling, agent.returned_none = False, not event.runs
         back = self._completion.returned(agent, event.runs, now)
         if self.state.cluster is not None:
             self.state.cluster.over(peer, event.runs)

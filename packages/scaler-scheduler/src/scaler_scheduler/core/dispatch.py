@@ -6,8 +6,9 @@ at most its queue size, and at most its window, which doubles as results come ba
 exclusive, nested and pinned tasks may exceed the window. So a worker is not idle while a message travels, and little
 work queues behind a task that turns out to be slow. Tasks go to the least loaded agent of a worker class (`even_load`);
 the policy `capability` serves classes with few capabilities first, so that workers with rare capabilities stay free for
-tasks that need them. When no task waits and some agent has idle workers, agents with queued work are asked to return
-part of it: those whose workers are in long runs, and those with the most work.
+tasks that need them. Idle workers of all classes come first, then more is queued behind runs. While some agent has idle
+workers, others with queued work that could run there are asked to return part of it: those whose workers are in long
+runs, and those with the most work.
 
 A turn first plans which agent gets which tasks, moves planned tasks to where their inputs are
 (`scaler_scheduler.core.locality`), and then starts the runs: run ids are made once, consecutive for each agent.
@@ -43,6 +44,8 @@ BEHIND_SECONDS = 0.05
 """Tasks up to this long may queue behind a running one, so that the worker never waits for its next task."""
 REBALANCE_SECONDS = 0.01
 """Interval between comparisons of the agents' loads, of which each may look at COMPARED_AGENTS."""
+PAUSE_SECONDS = 2e-6
+"""The interval is this much longer for each run that was looked at, which takes a twentieth of it."""
 COMPARED_AGENTS = 500
 WITHOUT_GRANT = 4
 """So many tasks per worker are dispatched although the client has no credit for their long results: enough to keep
@@ -197,7 +200,11 @@ class Dispatch:
         plan: Plan = {}
         self._short.changed()
         while True:
-            for worker_class in self._class_order():
+            worker_classes = self._class_order()
+            if len(worker_classes) > 1:
+                for worker_class in worker_classes:
+                    self._fill(worker_class, plan, idle_only=True)
+            for worker_class in worker_classes:
                 self._fill(worker_class, plan)
             if not self._short.is_outdated():
                 return plan
@@ -276,21 +283,20 @@ class Dispatch:
             heap[:] = [entry for entry in heap if entry[2] == entry[3].entry_version]
             heapq.heapify(heap)
 
-    def _fill(self, worker_class: WorkerClass, plan: Plan) -> None:
-        """Plan tasks for the agents of a class, the least loaded first, until tasks or room run out."""
+    def _fill(self, worker_class: WorkerClass, plan: Plan, *, idle_only: bool = False) -> None:
+        """Plan tasks for the agents of a class, or for their idle workers only, the least loaded first, until tasks or
+        room run out."""
         heap, waiting = self._agents_with_room[worker_class], self._state.waiting
         queue, agents = waiting.of_class(worker_class), self._agent_counts[worker_class]
         if parts := waiting.parts_of(worker_class):
             self._short.reconsider(worker_class, parts)
-        while heap and waiting.count:
-            _, _, entry_version, agent = heap[0]
-            if entry_version != agent.entry_version:
-                heapq.heappop(heap)
-                continue
+        while waiting.count and (agent := _least_loaded(heap)) is not None:
+            active = agent.active + len(plan.get(agent, ()))
+            share = agent.workers - active if idle_only else max(agent.workers, waiting.count // agents)
+            if share <= 0:
+                return
             if (part := self._short.part_for(agent, parts) if parts else queue) is None:
                 continue
-            active = agent.active + len(plan.get(agent, ()))
-            share = max(agent.workers, waiting.count // agents)
             room: int | None = None
 
             def limit(lane: LaneRecord, agent: AgentRecord = agent, active: int = active, share: int = share) -> int:
@@ -299,19 +305,25 @@ class Dispatch:
                 return room
 
             taken = waiting.take(part, limit)
-            if not taken and room is None:
-                return  # no lane was offered: no task waits for this class
-            heapq.heappop(heap)
             if taken:
-                if parts and self._start_sharing(agent, taken):
-                    tasks = taken
-                else:
-                    tasks = with_followers(taken, _room_ahead(agent, active + len(taken)))
-                    self._add_load(agent, tasks)
-                    plan.setdefault(agent, []).extend(tasks)
-                self._list_room(agent, active + len(tasks))
+                heapq.heappop(heap)
+                self._plan(agent, taken, active, plan, is_sharing=bool(parts))
                 if parts:
                     self._short.reconsider(worker_class, parts)
+            elif room is None:
+                return  # no lane was offered: no task waits for this class
+            elif not room:
+                heapq.heappop(heap)  # otherwise the lanes had only tasks that nobody wants any more
+
+    def _plan(self, agent: AgentRecord, taken: list[TaskRecord], active: int, plan: Plan, *, is_sharing: bool) -> None:
+        """Plan these tasks, of one lane, for an agent with `active` ones; start them if they take consumables."""
+        if is_sharing and self._start_sharing(agent, taken):
+            tasks = taken
+        else:
+            tasks = with_followers(taken, _room_ahead(agent, active + len(taken)))
+            self._add_load(agent, tasks)
+            plan.setdefault(agent, []).extend(tasks)
+        self._list_room(agent, active + len(tasks))
 
     def _start_sharing(self, agent: AgentRecord, tasks: list[TaskRecord]) -> bool:
         """Start these tasks, of one lane, at once if they take consumables: what is left is counted by runs."""
@@ -444,24 +456,33 @@ class Dispatch:
             self._send_run(agent, [second], [second.id])
 
     def rebalance(self, now: float) -> None:
-        """If no task waits that a worker could run, and workers are idle, ask for part of what agents have queued."""
+        """If workers are idle after all waiting tasks they could run were assigned, ask for what agents have queued."""
         if now < self._rebalance_at:
             return
         self._unbalanced = False
-        if len(self._state.agents) < 2 or any(map(self._state.waiting.has_tasks_for, self._agent_counts)):
+        if len(self._state.agents) < 2:
             return
-        for agent in self._changed:
-            self._compare(agent)
-        self._changed.clear()
+        self._compare_changed()
         self._rebalance_at = now + REBALANCE_SECONDS * max(1.0, len(self._overloaded) / COMPARED_AGENTS)
         if self._idle_workers and self._overloaded:
             self._unbalanced = True
-            self._recall()
+            looked = self._recall(sum(self._idle_workers.values()), list(self._idle_workers))
+            self._rebalance_at += looked * PAUSE_SECONDS
+
+    def recall(self, count: int) -> None:
+        """Ask agents for about so many queued runs: workers that are not known here could begin with them."""
+        self._compare_changed()
+        self._recall(count, list(self._agent_counts))
+
+    def _compare_changed(self) -> None:
+        for agent in self._changed:
+            self._compare(agent)
+        self._changed.clear()
 
     def _compare(self, agent: AgentRecord) -> None:
         """Note whether an agent has idle workers, or more runs than workers."""
         workers, active = agent.workers, agent.active
-        self._set_idle(agent, workers - active if active < workers and not is_reserved(agent) else 0)
+        self._set_idle(agent, _idle_workers(agent))
         if 0 < workers < active:
             self._overloaded[agent] = None
         else:
@@ -475,39 +496,38 @@ class Dispatch:
             self._idle_workers[agent.worker_class] = of_class
         agent.idle = idle
 
-    def _recall(self) -> None:
-        """Recall as many runs as there are idle workers, or as occupy these for the horizon.
+    def _recall(self, idle: int, worker_classes: Sequence[WorkerClass]) -> int:
+        """Recall as many runs as there are idle workers, which are of these classes, or as occupy them for the horizon.
 
         Agents without progress since the last comparison come first: their workers are in runs that take long, whatever
-        was expected of the queued ones. Then the most loaded ones follow.
+        was expected of the queued ones. Then the most loaded ones follow. Those that had nothing to return when they
+        were last asked do not count: others are asked as well. Returns how many runs were looked at.
         """
-        idle = sum(self._idle_workers.values())
-        seconds = idle * self._state.config.horizon_seconds
-        worker_classes = list(self._idle_workers)
+        seconds, looked = idle * self._state.config.horizon_seconds, 0
+        movable: dict[Requirement, bool] = {}
         for agent in sorted(self._overloaded, key=lambda agent: (agent.progressed, -agent.load / agent.workers)):
             has_progressed, agent.progressed = agent.progressed, False
             if agent.recalling or (has_progressed and agent.load / agent.workers < RECALL_SECONDS):
                 continue
-            if max(idle, seconds) > 0 and self._movable(agent, worker_classes):
+            if max(idle, seconds) <= 0:
+                continue
+            newest = _newest_movable(agent, worker_classes, movable)
+            looked += newest or len(agent.runs)
+            if newest:
                 cost = max(_SHORTEST_SECONDS, agent.load / agent.active)
-                count = min(max(idle, math.ceil(seconds / cost)), math.ceil((agent.active - agent.workers) / 2))
-                idle, seconds = idle - count, seconds - count * cost
+                queued = agent.active - agent.workers
+                count = min(max(idle, math.ceil(seconds / cost)), math.ceil(queued / 2))
+                if not agent.returned_none:
+                    idle, seconds = idle - count, seconds - count * cost
                 agent.recalling = True
-                self._state.send(agent.peer, Recall(count))
-
-    @staticmethod
-    def _movable(agent: AgentRecord, worker_classes: Iterable[WorkerClass]) -> bool:
-        """Whether the agent's newest run could run on a worker of one of these classes."""
-        newest = next(reversed(agent.runs.values()), None)
-        if newest is None:
-            return False
-        requirement = newest.group.lane.requirement
-        return any(not requirement.unmet_by(worker_class) for worker_class in worker_classes)
+                # Its queue has another order: of a mixed one all is recalled.
+                self._state.send(agent.peer, Recall(count if newest == 1 else max(newest, queued)))
+        return looked
 
     def due(self) -> float | None:
         """When loads should be compared again, or tasks fail."""
         foreign = self._foreign.due()
-        if not self._unbalanced:
+        if not self._unbalanced and (not self._changed or len(self._state.agents) < 2):
             return foreign
         return self._rebalance_at if foreign is None else min(self._rebalance_at, foreign)
 
@@ -517,11 +537,40 @@ class Dispatch:
         for agent in self._state.agents.values():
             by_class[agent.worker_class] = by_class.get(agent.worker_class, 0) + agent.idle
             if agent not in self._changed and agent not in self._state.with_room:
-                idle = 0 if is_reserved(agent) else max(0, agent.workers - agent.active)
-                assert agent.idle == idle, f"{agent.name} has {idle} idle workers, not {agent.idle}"
+                assert agent.idle == (idle := _idle_workers(agent)), f"{agent.name} has {idle} idle workers"
                 assert (0 < agent.workers < agent.active) == (agent in self._overloaded), agent.name
         assert self._idle_workers == {found: count for found, count in by_class.items() if count}
         assert all(self._state.agents.get(agent.peer) is agent for agent in (*self._overloaded, *self._changed))
+
+
+def _least_loaded(heap: list[Entry]) -> AgentRecord | None:
+    """The first agent with room; drops entries that are not valid any more."""
+    while heap:
+        _, _, entry_version, agent = heap[0]
+        if entry_version == agent.entry_version:
+            return agent
+        heapq.heappop(heap)
+    return None
+
+
+def _idle_workers(agent: AgentRecord) -> int:
+    """How many more runs could begin on the agent now."""
+    return 0 if is_reserved(agent) or agent.resuming else max(0, agent.workers - agent.active)
+
+
+def _newest_movable(agent: AgentRecord, worker_classes: Sequence[WorkerClass], known: dict[Requirement, bool]) -> int:
+    """How many of the agent's newest runs include one that could run on a worker of these classes; 0 if none could.
+
+    Those that are known to be on workers do not count. `known` holds what was found by requirement.
+    """
+    for count, (run, task) in enumerate(reversed(agent.runs.items()), 1):
+        requirement = task.group.lane.requirement
+        if (found := known.get(requirement)) is None:
+            found = not requirement.agent and any(not requirement.unmet_by(each) for each in worker_classes)
+            known[requirement] = found
+        if found and run not in agent.running and run not in agent.blocked:
+            return count
+    return 0
 
 
 def _room_ahead(agent: AgentRecord, active: int) -> int:

@@ -16,6 +16,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final
 
 from scaler_io.links.effects import Effect, Send
@@ -120,6 +121,8 @@ class RelayCore:
         self._outcomes: dict[str, JoinedOutcomes] = {}
         """Outcomes to be sent, by the agent that they name: values name the relay."""
         self._outcomes_at = 0.0
+        self._wanted_back = 0
+        """How many tasks that its agents have the scheduler has last asked for."""
         self._deaths: list[tuple[str, str]] = []
         """Deaths of workers that the scheduler was not told of: what has happened, and the host."""
         self._workers = 0
@@ -152,6 +155,7 @@ class RelayCore:
             Reconcile: self._agent_resumes,
             Done: self._done,
             AgentStatus: self._reported,
+            Returned: self._returned,
         }
 
     def _scheduler_handlers(self) -> dict[type[Any], Callable[[Any, float], None]]:
@@ -368,6 +372,10 @@ class RelayCore:
         entry = self._state.entry(task)
         return entry is not None and entry.state in (WAITING, HELD)
 
+    def _is_queued(self, task: int) -> bool:
+        entry = self._state.entry(task)
+        return entry is not None and entry.state == WAITING
+
     def _has_ended(self, task: int) -> bool:
         entry = self._state.entry(task)
         return entry is not None and entry.state == DONE
@@ -421,16 +429,28 @@ class RelayCore:
             self._up(Returned(runs))
 
     def _recall(self, message: Recall, now: float) -> None:
-        """Give back the newest tasks that no agent has."""
+        """Give back the newest tasks that no agent has, and if these are too few, later what agents return."""
         newest: list[int] = []
         for task in reversed(self.leases.runs):
             if len(newest) == message.count or not self._state.waiting.count:
                 break
-            entry = self._state.entry(task)
-            if entry is not None and entry.state == WAITING:
+            if self._is_queued(task):
                 newest.append(task)
         self._up(Returned([self.leases.runs[task] for task in newest]))
         self._cancel(newest, now)
+        self._wanted_back = message.count - len(newest)
+        if self._wanted_back:
+            self._core.recall(self._wanted_back)
+
+    def _returned(self, peer: bytes, event: Returned, now: float) -> None:
+        """Give back what an agent returns, as far as the scheduler has last asked for more than could be given then."""
+        agent = self._state.agents.get(peer)
+        records = [agent.runs.get(run) for run in event.runs] if agent is not None else []
+        self._core.handle(peer, event, now)
+        leased = (record.id for record in records if record is not None and record.id in self.leases.runs)
+        back = list(islice(filter(self._is_queued, leased), self._wanted_back))
+        self._wanted_back -= len(back)
+        self._give_back(back, now)
 
     def _release(self, message: Release, now: float) -> None:
         for keeper, tasks in self.earlier.released(message.tasks).items():
