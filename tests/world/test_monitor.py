@@ -119,7 +119,7 @@ class WorldMonitor:
                     for task, entry in session.tasks.items()
                     if entry.extra is not None and entry.extra.graph is graph
                 ]
-                needs = {(task, need) for task, extra in nodes for need in extra.needs}
+                needs = {(task, need) for task, extra in nodes for need in extra.inputs}
                 known = self.model.graphs.find(graph.number)
                 pairs = set(zip(*known.pairs(graph.size), strict=True)) if known is not None else set()
                 assert needs <= {(graph.first + node, graph.first + need) for node, need in pairs}

@@ -181,3 +181,52 @@ def test_a_decision_costs_the_same_with_many_kinds_of_tasks(kind: str) -> None:
         )
         costs.append(cost(Scheduler(FEW, WORKERS, 2000, many), Scheduler.end))
     assert is_flat(*costs), costs
+
+
+NODE_INSTRUCTIONS = 2_600
+"""Most instructions of Python for a node that needs three others, on hosts with two workers, from Submit to its end."""
+
+
+def node_cost(layers: int, width: int = 100) -> float:
+    """Instructions per node of a graph in which each needs three of the layer before, on hosts that end all runs."""
+    scheduler, count, first = Scheduler(FEW), layers * width, first_task(SESSION) + 1000
+    needs = [first + (at // width - 1) * width + (at + step) % width for at in range(width, count) for step in range(3)]
+
+    def submit(begin: int, end: int) -> None:
+        of_these = slice(3 * max(0, begin - width), 3 * (end - width))
+        columns: Any = {
+            "dependents": [at - begin for at in range(max(begin, width), end) for _ in range(3)],
+            "needs": needs[of_these],
+            "consumers": [3 if at < count - width else 0 for at in range(begin, end)],
+            "intermediate": [at - begin for at in range(begin, end) if at < count - width],
+        }
+        if not begin:
+            columns |= {"functions": (FUNCTION,), "names": ("f",), "bodies": Payloads([b"body"])}
+        calls = Payloads([b"x"] * (end - begin))
+        event = Submit(
+            (Group(FUNCTION),), range(first + begin, first + end), calls, graph=first, graph_size=count, **columns
+        )
+        scheduler.core.handle(CLIENT, event, scheduler.now)
+
+    def run() -> None:
+        for begin in range(0, count, width):
+            submit(begin, begin + width)
+        scheduler.turn()
+        while scheduler.runs:
+            given, scheduler.runs = scheduler.runs, {}
+            for host, runs in given.items():
+                profiles = Profile(10_000, 0, 0, 0, 0, 1).packed() * len(runs)
+                numbers, tasks = zip(*runs, strict=True)
+                done = Done(tasks, (0,) * len(runs), Payloads([b"r"] * len(runs)), numbers, profiles=profiles)
+                scheduler.core.handle(host, done, scheduler.now)
+            scheduler.turn(0.1)
+
+    spent = instructions(run)
+    assert scheduler.core.state.event_log.unfinished == 0
+    scheduler.core.check()
+    return spent / count
+
+
+def test_a_node_costs_few_instructions_however_large_its_graph_is() -> None:
+    few, many = node_cost(5), node_cost(25)
+    assert max(few, many) < NODE_INSTRUCTIONS and is_flat(int(few), int(many)), (few, many)

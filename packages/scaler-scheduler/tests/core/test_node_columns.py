@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -76,7 +77,7 @@ def test_a_record_has_what_was_submitted(driver: SchedulerDriver) -> None:
     assert record is not None and record.extra is not None and held(driver) == [1, 2, 4, 5]
     extra = record.extra
     assert (record.id, record.state, record.call, record.group.lane.priority) == (FIRST + 3, HELD, b"call 3", 2)
-    assert (list(extra.needs), list(extra.dependents)) == ([FIRST + 1, FIRST + 2], [FIRST + 4])
+    assert (list(extra.inputs), list(extra.dependents)) == ([FIRST + 1, FIRST + 2], [FIRST + 4])
     assert (extra.missing_inputs, extra.consumers, extra.intermediate, extra.owner_waits) == (2, 1, True, False)
     driver.core.check()
 
@@ -90,6 +91,20 @@ def test_nodes_that_are_cancelled_or_supplied_by_the_client_have_records(driver:
     assert (list(asked.tasks), list(asked.needs)) == ([FIRST + 3], [FIRST + 1])
     driver.runs(agent)
     driver.core.check()
+
+
+def test_a_node_that_is_cancelled_and_submitted_again_waits_for_all_inputs(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(b"c"), driver.agent(workers=4)
+    submit = graph([(2, 0), (2, 1)], count=3)
+    driver.feed(client, replace(submit, graph_size=4, consumers=[2, 2, 0]))
+    driver.feed(client, Cancel([FIRST + 2]))
+    again = replace(submit, tasks=range(FIRST + 2, FIRST + 4), calls=Payloads([b"again", b""]), task_groups=(0, 0))
+    columns: Any = {"dependents": [0, 0], "needs": [FIRST, FIRST + 1], "consumers": [0, 0], "intermediate": ()}
+    driver.feed(client, replace(again, graph_size=4, **columns))
+    runs = driver.runs(agent)
+    driver.done(agent, {FIRST: runs[FIRST]}, result=b"0")
+    driver.core.check()
+    assert FIRST + 2 not in driver.runs(agent)
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,10 @@ def with_followers(tasks: Sequence[TaskRecord], room: int) -> list[TaskRecord]:
     limit = len(tasks) + room
     for position, task in enumerate(tasks):
         chained.append(task)
+        if task.extra is None or task.extra.consumers != 1 or (follower := _follower(task)) is None:
+            continue
         seconds, most = _cost(task), limit - (len(tasks) - position - 1)
         end = min(most, len(chained) + CHAIN_TASKS)
-        follower = _follower(task)
         while follower is not None and len(chained) < end:
             seconds += _cost(follower)
             if seconds > CHAIN_SECONDS:
@@ -52,7 +53,7 @@ def _follower(task: TaskRecord) -> TaskRecord | None:
     entry = session.tasks.get(number)
     if entry is None or _cost(entry) > CHEAP_SECONDS or entry.group.lane is not task.group.lane:
         return None
-    if isinstance(entry, HeldNodes) and entry.columns.missing[number - entry.columns.first] > 1:
+    if isinstance(entry, HeldNodes) and entry.columns.missing(number - entry.columns.first) > 1:
         return None
     follower = session.find(number)
     more = follower.extra if follower is not None else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from graphlib import CycleError, TopologicalSorter
+from operator import lt
 
 from scaler_protocol.errors import MalformedMessageError, ProtocolError
 from scaler_protocol.ids import function_fault, session_of
@@ -26,12 +27,11 @@ def check_submit(event: Submit) -> None:
 
 def _check_needs(event: Submit) -> None:
     """Raises ProtocolError if tasks of this Submit need each other in a cycle: none of them could ever run."""
-    tasks = event.tasks
-    pairs = [(need, tasks[position]) for position, need in zip(event.dependents, event.needs, strict=True)]
-    if all(need < task for need, task in pairs):  # the usual order, without cycles
+    tasks = [event.tasks[position] for position in event.dependents]
+    if all(map(lt, event.needs, tasks)):  # the usual order, without cycles
         return
     sorter: TopologicalSorter[int] = TopologicalSorter()
-    for need, task in pairs:
+    for need, task in zip(event.needs, tasks, strict=True):
         sorter.add(task, need)
     try:
         sorter.prepare()

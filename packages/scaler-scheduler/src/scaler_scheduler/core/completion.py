@@ -87,17 +87,20 @@ class Completion:
         if owner is not None and owner.named is None:
             self._forward(agent, cast(list[TaskRecord], records), report, owner)
             return
-        stored, statuses, results, values = set(report.stored), report.statuses, report.results.parts, list[int]()
-        for position, record in enumerate(records):
+        stored, values = set(report.stored), list[int]()
+        for position, (record, status, result) in enumerate(
+            zip(records, report.statuses, report.results.parts, strict=True)
+        ):
             extra = record.extra if record is not None and record.state == ASSIGNED else None
-            if record is not None and extra is not None and extra.intermediate and not statuses[position]:
+            if record is not None and extra is not None and extra.intermediate and not status:
                 values.append(position)
-                outcome = (Status.VALUE, results[position], position in stored)
-                self._intermediate_value(record, extra, outcome, report, position, now)
+                self._intermediate_value(record, extra, (status, result, position in stored), report, position, now)
             else:
                 self._run_ended(agent, report, position, record, position in stored, now)
         if values:
-            self._count_values(agent, cast(list[TaskRecord], records), report, values, now)
+            nodes = [cast(TaskRecord, records[position]) for position in values]
+            self._count_values(agent, nodes, report, values, now)
+            self.dependencies.release_inputs(nodes, now)
 
     def _forward(self, agent: AgentRecord, records: Sequence[TaskRecord], report: Done, owner: SessionRecord) -> None:
         """All runs of the report ended with a value for the same owner: send it the report as it is."""
@@ -138,23 +141,23 @@ class Completion:
             self._state.recorder.ended(record, outcome, profile_of(report, position), report.agent)
         if extra.notes is not None:
             self.end_children(record, now)
-        self.dependencies.ended(record, outcome, now)
+        self.dependencies.pass_on(record, extra, outcome, now)
 
     def _count_values(
-        self, agent: AgentRecord, records: Sequence[TaskRecord], report: Done, values: Sequence[int], now: float
+        self, agent: AgentRecord, nodes: Sequence[TaskRecord], report: Done, values: Sequence[int], now: float
     ) -> None:
         """Count and tell monitors that the intermediate nodes at these positions of a report have values."""
-        event_log, ids = self._state.event_log, [report.tasks[position] for position in values]
-        self._state.count_values([records[position] for position in values])
+        event_log = self._state.event_log
+        sessions = self._state.count_values(nodes)
         if event_log.measuring:
             profiles = b"".join([profile_of(report, position) for position in values])
-            event_log.done(agent, ids, (Status.VALUE,) * len(ids), profiles)
-        if any(session.watched for session in {records[position].group.session for position in values}):
+            event_log.done(agent, [node.id for node in nodes], (Status.VALUE,) * len(nodes), profiles)
+        if any(session.watched for session in sessions):
             self._release_later(now)
-            for task, position in zip(ids, values, strict=True):
-                session = records[position].group.session
+            for node in nodes:
+                session = node.group.session
                 if session.watched:
-                    self._state.ended_intermediates.setdefault(session, []).append(task)
+                    self._state.ended_intermediates.setdefault(session, []).append(node.id)
 
     def _sample_durations(
         self, agent: AgentRecord, records: Sequence[TaskRecord | None], report: Done, now: float
@@ -412,13 +415,13 @@ class Completion:
         self, dependent: TaskRecord, need: int, status: int, payload: bytes, now: float, *, stored: bool = False
     ) -> None:
         """The client supplies an input of a task; if the input has no value, the task ends with its outcome."""
-        extra = dependent.extra
-        if dependent.state != HELD or extra is None or need not in extra.needs or need in (extra.given or ()):
+        extra, outcome = dependent.extra, (status, payload, stored)
+        if dependent.state != HELD or extra is None or extra.inputs.get(need, outcome) is not None:
             return
         if status == Status.VALUE:
             self.dependencies.give(dependent, need, payload, stored=stored)
         else:
-            self._fail_dependents(need, [dependent], (status, payload, stored), "", now)
+            self._fail_dependents(need, [dependent], outcome, "", now)
 
     def enter(self, session: SessionRecord, event: Submit, records: Mapping[int, TaskRecord], now: float) -> None:
         """Record the dependencies of new tasks, given by position; fail those whose inputs have no value."""
@@ -485,7 +488,7 @@ class Completion:
         self.end_children(record, now)
         if record.extra is None:
             return []
-        self.dependencies.release_inputs(record, now)
+        self.dependencies.release_inputs([record], now)
         found = map(record.group.session.find, record.extra.dependents)
         return [dependent for dependent in found if dependent is not None]
 

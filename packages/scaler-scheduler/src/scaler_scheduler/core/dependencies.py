@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from scaler_protocol.messages import NeedInputs, Status, Submit
 from scaler_protocol.objects import OBJECT_ID_BYTES
-from scaler_scheduler.core.node_columns import FEW_TASKS
 from scaler_scheduler.core.records import AgentRecord, HeldNodes, SessionRecord, TaskEntry, TaskRecord, missing_inputs
 from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.task_extra import NO_INPUTS, TaskExtra
 from scaler_scheduler.core.task_states import ASSIGNED, DONE, GONE, HELD, WAITING, Outcome
 
 
@@ -50,9 +50,10 @@ class Dependencies:
         failed: list[tuple[int, TaskRecord, Outcome]] = []
         lacking: list[tuple[int, int]] = []
         needs: defaultdict[int, list[int]] = defaultdict(list)
-        for position, need in zip(event.dependents, event.needs, strict=True):
-            if position in records:
-                needs[position].append(need)
+        if not records.keys().isdisjoint(event.dependents):
+            for position, need in zip(event.dependents, event.needs, strict=True):
+                if position in records:
+                    needs[position].append(need)
         for position, found in needs.items():
             if records[position].state != GONE:
                 self._depend(session, records[position], found, failed, lacking)
@@ -71,26 +72,24 @@ class Dependencies:
         lacking: list[tuple[int, int]],
     ) -> None:
         """Record what a task needs; `failed` and `lacking` are added to."""
-        extra, tasks, missing = record.more(), session.tasks, 0
-        known = list(extra.needs)
-        for need in dict.fromkeys(needs):
-            if need in extra.needs:
+        extra, tasks = record.more(), session.tasks
+        inputs = extra.inputs = dict(extra.inputs)
+        for need in needs:
+            if need in inputs:
                 continue
             source = tasks.get(need)
-            known.append(source.id if isinstance(source, TaskRecord) else need)  # one integer object for all
+            number = source.id if isinstance(source, TaskRecord) else need  # one integer object for all
+            inputs[number] = None
             if source is not None and source.state != DONE:
                 _add_dependents(session, need, source, (record.id,))
             elif source is not None and source.extra is not None and source.extra.outcome is not None:
                 if source.extra.outcome[0] == Status.VALUE:
-                    extra.given = extra.given or {}
-                    extra.given[need] = source.extra.outcome
+                    inputs[number] = source.extra.outcome
                     continue
                 failed.append((need, record, source.extra.outcome))
             else:
                 lacking.append((record.id, need))
-            missing += 1
-        extra.needs = tuple(known) if len(known) <= FEW_TASKS else dict.fromkeys(known)
-        extra.missing_inputs += missing
+            extra.missing_inputs += 1
         record.state = HELD if extra.missing_inputs else WAITING
 
     @staticmethod
@@ -98,7 +97,10 @@ class Dependencies:
         """Tasks that have not ended are needed by held nodes: `needed` has these by the tasks that they need."""
         tasks = session.tasks
         for need, dependents in needed.items():
-            _add_dependents(session, need, tasks[need], dependents)
+            if isinstance(source := tasks[need], HeldNodes):
+                source.columns.add_dependents(need, dependents)
+            else:
+                _add_dependents(session, need, source, dependents)
 
     @staticmethod
     def lacking(session: SessionRecord) -> list[tuple[TaskRecord, int]]:
@@ -113,8 +115,7 @@ class Dependencies:
     def give(self, record: TaskRecord, need: int, payload: bytes, *, stored: bool) -> None:
         """Give a task one of its inputs."""
         extra = record.more()
-        extra.given = extra.given or {}
-        extra.given[need] = (Status.VALUE, payload, stored)
+        extra.inputs[need] = (Status.VALUE, payload, stored)
         extra.missing_inputs -= 1
         self._state.budgets.keep(record.group.session, payload)
         if not extra.missing_inputs:
@@ -122,85 +123,97 @@ class Dependencies:
 
     def ended(self, record: TaskRecord, outcome: Outcome, now: float) -> list[TaskRecord]:
         """A task has ended: pass its value to its dependents, or return them if they cannot run for lack of one."""
-        extra = record.extra
-        if extra is None:
+        if (extra := record.extra) is None:
             return []
-        dependents, extra.dependents, extra.missing_inputs = extra.dependents, (), 0
+        failed: list[TaskRecord] = []
+        if outcome[0] != Status.VALUE:
+            session, dependents, extra.dependents = record.group.session, extra.dependents, ()
+            failed = [found for task in dependents if (found := session.find(task)) is not None]
+        self.pass_on(record, extra, outcome, now)
+        self.release_inputs([record], now)
+        return failed
+
+    def pass_on(self, record: TaskRecord, extra: TaskExtra, outcome: Outcome, now: float) -> None:
+        """Keep the outcome of a task that has ended for its consumers, and give it to its dependents.
+
+        The caller releases its inputs.
+        """
+        session, dependents, extra.missing_inputs = record.group.session, extra.dependents, 0
         if extra.consumers > 0:
-            extra.outcome = outcome  # other tasks need it
+            extra.outcome = outcome
         elif extra.intermediate:
             self.forget(record, now)
         if extra.consumers > 0 or dependents:
-            self._state.budgets.keep(record.group.session, outcome[1])
-        if extra.needs:
-            self.release_inputs(record, now)
-        if dependents and outcome[0] != Status.VALUE:
-            return [found for task in dependents if (found := record.group.session.find(task)) is not None]
+            self._state.budgets.keep(session, outcome[1])
         if dependents:
-            self._give(record, dependents, outcome)
-        return []
+            extra.dependents = ()
+            self._give(session, record.id, dependents, outcome)
 
-    def _give(self, record: TaskRecord, dependents: Sequence[int], outcome: Outcome) -> None:
+    def _give(self, session: SessionRecord, number: int, dependents: Sequence[int], outcome: Outcome) -> None:
         """Pass the value of a task to its dependents."""
-        tasks, number, ready = record.group.session.tasks, record.id, self._ready
-        held: HeldNodes | None = None
+        tasks = session.tasks
+        held: TaskEntry | None = None
         for task in dependents:
-            dependent = tasks.get(task)
-            if isinstance(dependent, HeldNodes):
-                if dependent is not held:
-                    held, columns = dependent, dependent.columns
-                    first, inputs, missing = columns.first, columns.given, columns.missing
-                row = task - first
-                if (given := inputs[row]) is None:
-                    inputs[row] = {number: outcome}
-                else:
-                    given[number] = outcome
-                missing[row] = left = missing[row] - 1
-                if not left:
-                    opened = tasks[task] = dependent.record(task)
-                    ready.append(opened)
-            elif isinstance(dependent, TaskRecord):
-                self._give_record(dependent, number, outcome)
+            if (dependent := tasks.get(task)) is None:
+                continue
+            if dependent is not held:
+                if not isinstance(dependent, HeldNodes):
+                    if isinstance(dependent, TaskRecord):
+                        self._give_record(dependent, number, outcome)
+                    continue
+                held = nodes = dependent
+                columns = nodes.columns
+                first, inputs, counts = columns.first, columns.given, columns.need_counts
+            row = task - first
+            if (given := inputs[row]) is None:
+                given = inputs[row] = {}
+            given[number] = outcome
+            if len(given) == counts[row]:
+                opened = tasks[task] = nodes.record(task)
+                self._ready.append(opened)
 
     def _give_record(self, dependent: TaskRecord, need: int, outcome: Outcome) -> None:
         """Pass the value of a task to one that has a record, unless the client has supplied it (NeedInputs)."""
         extra = dependent.extra
         if extra is None or dependent.state not in (HELD, ASSIGNED):
             return
-        extra.given = extra.given or {}
-        if need not in extra.given:
-            extra.given[need] = outcome
+        if extra.inputs.get(need, outcome) is None:
+            extra.inputs[need] = outcome
             extra.missing_inputs -= 1
             if not extra.missing_inputs and dependent.state == HELD:
                 self._ready.append(dependent)
 
-    def release_inputs(self, record: TaskRecord, now: float) -> None:
-        """A task needs no inputs any more: forget, or stop, nodes that have no other consumer."""
-        idle = [record]
+    def release_inputs(self, idle: list[TaskRecord], now: float) -> None:
+        """These tasks need no inputs any more: forget, or stop, nodes that have no other consumer. Empties the list."""
         while idle:
             consumer = idle.pop()
-            if consumer.extra is None or not consumer.extra.needs:
+            if (extra := consumer.extra) is None:
                 continue
-            needs, consumer.extra.needs, consumer.extra.given = consumer.extra.needs, (), None
+            inputs, extra.inputs = extra.inputs, NO_INPUTS
             tasks = consumer.group.session.tasks
-            for need in needs:
-                source = tasks.get(need)
-                extra = source.extra if source is not None else None
-                if extra is None:
-                    source = consumer.group.session.find(need) if isinstance(source, HeldNodes) else None
-                    if source is None or (extra := source.extra) is None:
-                        continue
-                extra.consumers -= 1
-                if extra.consumers > 0 or not isinstance(source, TaskRecord):
+            for need in inputs:
+                if (source := tasks.get(need)) is None:
                     continue
-                if source.state == DONE and not extra.owner_waits:
-                    self.forget(source, now)
-                elif source.state != DONE and extra.intermediate:
-                    self._state.drop(source)
-                    self._end_children(source, now)
+                if (extra := source.extra) is None:
+                    if not isinstance(source, HeldNodes):
+                        continue
+                    source, extra = _opened(consumer.group.session, need)
+                extra.consumers = left = extra.consumers - 1
+                if left <= 0 and isinstance(source, TaskRecord) and self._stop_or_forget(source, extra, now):
                     idle.append(source)
-                else:
-                    extra.outcome = None
+
+    def _stop_or_forget(self, source: TaskRecord, extra: TaskExtra, now: float) -> bool:
+        """A node has no consumer any more. Returns whether it was stopped, and so needs no inputs either."""
+        if source.state == DONE:
+            if extra.owner_waits:
+                extra.outcome = None
+            else:
+                self.forget(source, now)
+            return False
+        if extra.intermediate:
+            self._state.drop(source)
+            self._end_children(source, now)
+        return extra.intermediate
 
     def forget(self, record: TaskRecord, now: float) -> None:
         """The outcome is not needed any more, here or at its agent. The object of an intermediate node is deleted."""
@@ -208,7 +221,7 @@ class Dependencies:
         session.tasks.pop(record.id, None)
         if record.agent is not None:
             self._release(record.agent, record.id, now)
-        if extra is not None and extra.intermediate and extra.outcome is not None:
+        if extra is not None and extra.outcome is not None and extra.intermediate:
             status, payload, stored = extra.outcome
             if stored and status == Status.VALUE:
                 self._state.unused_objects.setdefault(session, []).append(payload[:OBJECT_ID_BYTES])
@@ -234,18 +247,25 @@ class Dependencies:
 
     def check(self, session: SessionRecord) -> None:
         """Assert the invariants; for tests."""
+        assert not NO_INPUTS
         for task, record in session.tasks.items():
             if isinstance(record, HeldNodes):
-                columns, missing = record.columns, missing_inputs(task, record)
-                assert columns.missing[task - columns.first] == len(missing) > 0, f"{task:x} {missing}"
+                missing = missing_inputs(task, record)
+                assert record.columns.missing(task - record.columns.first) == len(missing) > 0, f"{task:x} {missing}"
             elif isinstance(record, TaskRecord) and (extra := record.extra) is not None:
                 missing = missing_inputs(task, record)
                 assert extra.missing_inputs == len(missing), f"{record.id:x} {extra.missing_inputs} {missing}"
                 assert not missing or record.state in (HELD, ASSIGNED), f"{record.id:x} {missing}"
-                assert not extra.given or extra.given.keys() <= set(extra.needs), f"{record.id:x} {extra.given}"
                 if record.state == DONE:
-                    assert not extra.needs and not extra.dependents, f"{record.id:x}"
+                    assert not extra.inputs and not extra.dependents, f"{record.id:x}"
                     assert not extra.intermediate or extra.consumers > 0, f"{record.id:x} is kept without consumers"
+
+
+def _opened(session: SessionRecord, task: int) -> tuple[TaskRecord, TaskExtra]:
+    """A held node, with a record from now on."""
+    record = session.find(task)
+    assert record is not None
+    return record, record.more()
 
 
 def _is_over(source: TaskEntry | None) -> bool:
@@ -261,10 +281,10 @@ def _add_dependents(session: SessionRecord, task: int, source: TaskEntry, depend
 
 
 def _note_consumers(event: Submit, records: Mapping[int, TaskRecord]) -> None:
-    for position, consumers in enumerate(event.consumers):
-        if consumers and position in records:
-            records[position].more().consumers = consumers
-    for position in event.intermediate:
-        if position in records:
-            extra = records[position].more()
-            extra.intermediate, extra.owner_waits = True, False
+    if event.consumers:
+        for position, record in records.items():
+            if consumers := event.consumers[position]:
+                record.more().consumers = consumers
+    for position in records.keys() & set(event.intermediate):
+        extra = records[position].more()
+        extra.intermediate, extra.owner_waits = True, False

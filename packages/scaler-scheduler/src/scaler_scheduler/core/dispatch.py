@@ -20,6 +20,7 @@ import heapq
 import logging
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from scaler_protocol.coalescing import QUEUED_WAIT_SHARE, pressure, tasks_ahead
 from scaler_protocol.errors import NoWorkerError
@@ -31,7 +32,7 @@ from scaler_scheduler.core.exclusive import is_reserved
 from scaler_scheduler.core.foreign_runtimes import ForeignRuntimes
 from scaler_scheduler.core.function_record import FunctionRecord
 from scaler_scheduler.core.records import AgentRecord, GroupRecord, LaneRecord, TaskRecord
-from scaler_scheduler.core.run_messages import message_parts, names_released, run_message
+from scaler_scheduler.core.run_messages import message_parts, names_released, run_columns, run_message
 from scaler_scheduler.core.shares import note_runs, room_for
 from scaler_scheduler.core.short_agents import Entry, ShortAgents
 from scaler_scheduler.core.state import SchedulerState
@@ -403,13 +404,13 @@ class Dispatch:
             if group.run_times is not None:
                 self._completion.speculation.started(tasks, self._state.event_log.now)
                 break
-        for part in message_parts(tasks):
+        for part, columns in message_parts(tasks):
             ids = [task.id for task in part]
             if self._state.event_log.listening:
                 self._state.event_log.assigned(agent, part[0].run, ids)
             if self._state.recorder is not None:
                 self._state.recorder.assigned(agent, part[0].run, ids)
-            self._send_run(agent, part, ids)
+            self._send_run(agent, part, ids, columns)
 
     def _hold_undefined(self, agent: AgentRecord, tasks: list[TaskRecord]) -> list[TaskRecord]:
         """Hold tasks with functions whose bytes neither the agent nor the scheduler has; returns the other tasks."""
@@ -436,12 +437,12 @@ class Dispatch:
             self._state.event_log.entered(HELD, held)
         return ready
 
-    def _send_run(self, agent: AgentRecord, tasks: list[TaskRecord], ids: list[int]) -> None:
+    def _send_run(self, agent: AgentRecord, tasks: list[TaskRecord], ids: list[int], columns: dict[str, Any]) -> None:
         """Send tasks with consecutive runs as one message, after the agent has forgotten their old outcomes."""
-        if names_released(agent, tasks):
+        if names_released(agent, ids, columns["needs"]):
             self._state.send_released(agent)
         granted = () if self._state.recorder is not None else self._state.long_results.grant(agent, tasks)
-        self._state.send(agent.peer, run_message(agent, tasks, ids, granted))
+        self._state.send(agent.peer, run_message(agent, tasks, ids, columns, granted))
 
     def speculate(self, now: float) -> None:
         """Start second runs of late ones on idle workers; monitors and journals know the first ones only."""
@@ -453,7 +454,7 @@ class Dispatch:
             note_runs(agent, [second])
             agent.progressed = True
             self._state.with_room[agent] = None
-            self._send_run(agent, [second], [second.id])
+            self._send_run(agent, [second], [second.id], run_columns([second]))
 
     def rebalance(self, now: float) -> None:
         """If workers are idle after all waiting tasks they could run were assigned, ask for what agents have queued."""

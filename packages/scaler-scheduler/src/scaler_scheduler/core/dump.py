@@ -176,7 +176,7 @@ def _why_held(state: SchedulerState, task: TaskEntry) -> str:
 def _held_row(state: SchedulerState, task: TaskRecord, reason: str) -> Row:
     row: Row = {"reason": reason, **_task(state, task.id)}
     if reason == "inputs":
-        missing = [need for need, value in islice(task.more().inputs(), CHILDREN_LOOKED) if value is None]
+        missing = [need for need, value in islice(task.more().inputs.items(), CHILDREN_LOOKED) if value is None]
         row["missing_inputs"] = task.more().missing_inputs
         row["waits_for"] = [_task(state, need) for need in missing[:AWAITED]]
     elif reason == "function_bytes":

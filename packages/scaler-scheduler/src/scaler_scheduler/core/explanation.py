@@ -68,7 +68,7 @@ def _how_ended(state: SchedulerState, task: int, *, is_known: bool) -> list[str]
 def _why_held(state: SchedulerState, record: TaskRecord) -> str:
     extra = record.extra
     if extra is not None and extra.missing_inputs:
-        missing = [need for need, value in extra.inputs() if value is None]
+        missing = [need for need, value in extra.inputs.items() if value is None]
         named = ", ".join(f"{need:x} {_short_state(state, need)}" for need in islice(missing, NEEDS))
         return f"it is held: it needs the results of {counted(extra.missing_inputs, 'task')}: {named}"
     if record.group.lane.calls_missing:

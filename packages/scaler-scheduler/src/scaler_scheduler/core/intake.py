@@ -156,18 +156,15 @@ class Intake:
         session.watched |= event.watched
         event_log, graph, columns = self._state.event_log, self._graph(session, event), NodeColumns(event)
         task_groups = event.task_groups or [0] * len(event.tasks)
-        graph.enter(_count_calls(Counter([groups[number] for number in task_groups])))
+        graph.enter(_count_calls(Counter(map(groups.__getitem__, task_groups))))
         nodes = [HeldNodes(group, graph, columns) for group in groups]
+        session.tasks.update(zip(event.tasks, map(nodes.__getitem__, task_groups), strict=True))
         records: dict[int, TaskRecord] = {}
-        for position, (task, number) in enumerate(zip(event.tasks, task_groups, strict=True)):
-            if position in held:
-                session.tasks[task] = nodes[number]
-            else:
-                record = records[position] = session.tasks[task] = TaskRecord(
-                    task, groups[number], columns.call(position)
-                )
-                extra = record.more()
-                extra.graph, extra.stored = graph, position in event.stored
+        for position in sorted(held.symmetric_difference(range(len(event.tasks)))):
+            task, group = event.tasks[position], groups[task_groups[position]]
+            record = records[position] = session.tasks[task] = TaskRecord(task, group, columns.call(position))
+            extra = record.more()
+            extra.graph, extra.stored = graph, position in event.stored
         event_log.submitted += len(event.tasks)
         self._connect(session, graph, event)
         if event_log.listening:

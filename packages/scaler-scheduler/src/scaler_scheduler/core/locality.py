@@ -88,7 +88,7 @@ class Locality:
         """Planned tasks of which another host has more input bytes, with the bytes by host."""
         for agent, tasks in plan.items():
             for task in tasks:
-                if task.extra is not None and task.extra.given and not task.extra.missing_inputs:
+                if task.extra is not None and task.extra.inputs and not task.extra.missing_inputs:
                     sizes = self._bytes_by_host(task.extra)
                     if sizes and sizes[agent.host] < max(sizes.values()):
                         yield agent, task, sizes
@@ -174,9 +174,9 @@ class _Exchange:
 
 def _stored_inputs(task: TaskExtra) -> Iterator[bytes]:
     """The packed references among the inputs that have arrived."""
-    for _, payload, is_reference in (task.given or {}).values():
-        if is_reference:
-            yield payload
+    for found in task.inputs.values():
+        if found is not None and found[2]:
+            yield found[1]
 
 
 def _chains(tasks: Iterable[TaskRecord]) -> Sequence[list[TaskRecord]]:

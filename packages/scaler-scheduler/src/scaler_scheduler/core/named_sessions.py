@@ -29,7 +29,7 @@ from scaler_protocol.profiles import NO_PROFILE
 from scaler_protocol.sessions import ConfirmTasks, EndSession, KeepSession, LabelTask, ListTasks, TaskList, give_name
 from scaler_scheduler.core.call_budgets import LEAST_CREDIT
 from scaler_scheduler.core.completion import Completion
-from scaler_scheduler.core.records import NamedSession, SessionRecord, TaskRecord
+from scaler_scheduler.core.records import NamedSession, SessionRecord, TaskRecord, missing_inputs
 from scaler_scheduler.core.session_ends import SessionEnds
 from scaler_scheduler.core.state import SchedulerState, SendToStorage
 from scaler_scheduler.core.task_lists import task_lists
@@ -148,8 +148,7 @@ class NamedSessions:
 
     def _supply(self, session: SessionRecord, record: TaskRecord, now: float) -> None:
         """The client will not send the inputs that it was asked for: supply kept outcomes instead, or errors."""
-        inputs = record.extra.inputs() if record.extra is not None else ()
-        for need in [need for need, given in inputs if given is None]:
+        for need in missing_inputs(record.id, record):
             source = session.find(need)
             if source is None or source.state == DONE:
                 missing = ObjectNotFoundError(f"the client left before it sent the result of task {need:x}")

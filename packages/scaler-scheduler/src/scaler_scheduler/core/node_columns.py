@@ -22,20 +22,20 @@ class NodeColumns:
     """
 
     __slots__ = (
-        "call_ends", "calls", "consumers", "dependents", "first", "given", "intermediate", "missing", "need_ends",
-        "needs",
+        "call_ends", "calls", "consumers", "dependents", "first", "given", "intermediate", "need_counts",
+        "need_ends", "needs",
     )  # fmt: skip
 
     def __init__(self, event: Submit) -> None:
         count, needs = len(event.tasks), Counter(event.dependents)
         self.first = event.tasks[0]
-        self.calls = event.calls.frame
+        self.calls = bytes(event.calls.frame)
         self.call_ends = array("I", accumulate(event.calls.lengths, initial=0))
         """Where each call begins in `calls`, and where the last one ends."""
-        self.missing = array("I", map(needs.__getitem__, range(count)))
-        """Inputs that have not arrived."""
+        self.need_counts = array("I", map(needs.__getitem__, range(count)))
+        """Inputs of each."""
         self.needs = array("Q", event.needs)
-        self.need_ends = array("I", accumulate(self.missing, initial=0))
+        self.need_ends = array("I", accumulate(self.need_counts, initial=0))
         """Where the tasks that make the inputs of each begin in `needs`, and where the last ones end."""
         self.consumers = array("I", event.consumers or bytes(4 * count))
         """Tasks of the graph that use its result and have not ended."""
@@ -45,7 +45,7 @@ class NodeColumns:
             self.intermediate[row] = True
         self.dependents: list[Sequence[int]] = [()] * count
         """The submitted tasks that need its result; a list if they are many."""
-        self.given: list[dict[int, Outcome] | None] = [None] * count
+        self.given: list[dict[int, Outcome | None] | None] = [None] * count
         """The inputs that have arrived, by the tasks that made them; None if none have."""
 
     @property
@@ -55,11 +55,21 @@ class NodeColumns:
 
     def call(self, row: int) -> bytes:
         """A call."""
-        return bytes(self.calls[self.call_ends[row] : self.call_ends[row + 1]])
+        return self.calls[self.call_ends[row] : self.call_ends[row + 1]]
 
     def needs_of(self, row: int) -> Sequence[int]:
         """The tasks that make the inputs of one."""
         return self.needs[self.need_ends[row] : self.need_ends[row + 1]]
+
+    def missing(self, row: int) -> int:
+        """How many inputs of a task have not arrived."""
+        return self.need_counts[row] - len(self.given[row] or ())
+
+    def take_inputs(self, row: int) -> tuple[dict[int, Outcome | None], int]:
+        """The inputs of a task that gets a record, None for those that have not arrived, and how many these are."""
+        given, self.given[row] = self.given[row] or {}, None
+        missing = self.need_counts[row] - len(given)
+        return (dict.fromkeys(self.needs_of(row)) | given if missing else given), missing
 
     def add_dependents(self, task: int, dependents: Sequence[int]) -> None:
         """These tasks need its result."""
@@ -69,8 +79,7 @@ class NodeColumns:
     def results(self) -> Iterator[bytes]:
         """The payloads of the inputs that have arrived."""
         for given in self.given:
-            for _, payload, _ in (given or {}).values():
-                yield payload
+            yield from (found[1] for found in (given or {}).values() if found is not None)
 
 
 def joined(tasks: Sequence[int], others: Sequence[int]) -> Sequence[int]:
@@ -89,8 +98,10 @@ def are_rows(event: Submit) -> bool:
 
 def dependents_by_need(event: Submit, rows: AbstractSet[int]) -> dict[int, list[int]]:
     """What the tasks of these rows need, with the tasks that need it; empty if one of them names something twice."""
+    if len(set(zip(event.dependents, event.needs, strict=True))) < len(event.needs):
+        return {}
     found: defaultdict[int, list[int]] = defaultdict(list)
     for row, need in zip(event.dependents, event.needs, strict=True):
         if row in rows:
             found[need].append(event.tasks[row])
-    return found if all(len(set(tasks)) == len(tasks) for tasks in found.values()) else {}
+    return found

@@ -17,7 +17,7 @@ from scaler_scheduler.core.consumables import Consumables
 from scaler_scheduler.core.function_record import FunctionRecord
 from scaler_scheduler.core.graph_record import GraphRecord
 from scaler_scheduler.core.lane_ages import LaneAges
-from scaler_scheduler.core.node_columns import FEW_TASKS, NodeColumns
+from scaler_scheduler.core.node_columns import NodeColumns
 from scaler_scheduler.core.run_times import RunTimes
 from scaler_scheduler.core.task_extra import RunNotes, TaskExtra
 from scaler_scheduler.core.task_states import DONE, HELD, WAITING, KeptOutcome, Outcome
@@ -500,15 +500,17 @@ class HeldNodes:
         """A record for one of the nodes."""
         columns = self.columns
         row = task - columns.first
-        needs = columns.needs[columns.need_ends[row] : columns.need_ends[row + 1]]
-        record, extra = TaskRecord(task, self.group, columns.call(row)), TaskExtra()
-        record.state, record.extra, extra.graph = HELD, extra, self.graph
-        extra.consumers, extra.dependents = columns.consumers[row], columns.dependents[row]
-        if columns.intermediate[row]:
-            extra.intermediate, extra.owner_waits = True, False
-        extra.needs = tuple(needs) if len(needs) <= FEW_TASKS else dict.fromkeys(needs)
-        extra.given, extra.missing_inputs = columns.given[row], columns.missing[row]
-        columns.given[row] = None
+        inputs, missing = columns.take_inputs(row)
+        record = TaskRecord(task, self.group, columns.call(row))
+        record.state = HELD
+        record.extra = TaskExtra(
+            self.graph,
+            inputs,
+            missing,
+            columns.dependents[row],
+            columns.consumers[row],
+            columns.intermediate[row] != 0,
+        )
         return record
 
 
@@ -517,7 +519,7 @@ def edges_of(task: int, entry: TaskEntry) -> tuple[GraphRecord | None, Collectio
     if isinstance(entry, HeldNodes):
         return entry.graph, entry.columns.needs_of(task - entry.columns.first)
     extra = entry.extra
-    return (extra.graph, extra.needs) if extra is not None else (None, ())
+    return (extra.graph, extra.inputs) if extra is not None else (None, ())
 
 
 def missing_inputs(task: int, entry: TaskEntry) -> list[int]:
@@ -525,7 +527,7 @@ def missing_inputs(task: int, entry: TaskEntry) -> list[int]:
     if isinstance(entry, HeldNodes):
         row, columns = task - entry.columns.first, entry.columns
         return [need for need in columns.needs_of(row) if need not in (columns.given[row] or ())]
-    return [need for need, given in entry.extra.inputs() if given is None] if entry.extra is not None else []
+    return [need for need, given in entry.extra.inputs.items() if given is None] if entry.extra is not None else []
 
 
 def is_intermediate(task: int, entry: TaskEntry) -> bool:

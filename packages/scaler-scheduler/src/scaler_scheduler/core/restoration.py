@@ -196,7 +196,7 @@ class Restoration:
 
         While nodes of a graph are still to come, all rows about its submission are there.
         """
-        needed = Counter(need for record in session.records() if record.extra for need in record.extra.needs)
+        needed = Counter(need for record in session.records() if record.extra for need in record.extra.inputs)
         nodes = [
             (task, extra)
             for task, record in session.tasks.items()

@@ -8,27 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from scaler_protocol.limits import KEPT_FUNCTIONS
-from scaler_protocol.messages import MESSAGE_LIMIT, Group, Run
+from scaler_protocol.messages import MESSAGE_LIMIT, Group, Run, Status
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.function_record import FunctionRecord
 from scaler_scheduler.core.records import AgentRecord, GroupRecord, TaskRecord
+from scaler_scheduler.core.task_states import Outcome
 
 _RUN_TASKS = 4096
 """Most tasks in one Run message."""
+_AWAITED: Final[Outcome] = (int(Status.VALUE), b"", False)
+"""Stands for an input that the run gets from the one before it in its chain."""
 
 
 def run_message(
-    agent: AgentRecord, tasks: Sequence[TaskRecord], ids: Sequence[int], result_sizes: Sequence[int] = ()
+    agent: AgentRecord,
+    tasks: Sequence[TaskRecord],
+    ids: Sequence[int],
+    columns: dict[str, Any],
+    result_sizes: Sequence[int] = (),
 ) -> Run:
-    """The Run of tasks with consecutive runs and these ids, with the functions that the agent may not have."""
+    """The Run of tasks with consecutive runs and these ids, with the functions that the agent may not have.
+
+    `columns` are those of `run_columns`.
+    """
     groups: dict[GroupRecord, int] = {}
     for task in tasks:
         if task.group not in groups:
             groups[task.group] = len(groups)
-    columns: dict[str, Any] = _extra_columns(tasks) if any(task.extra is not None for task in tasks) else {}
     if functions := _functions_to_send(agent, groups):
         columns |= {
             "functions": [function.id for function in functions],
@@ -40,7 +49,6 @@ def run_message(
         tasks[0].run,
         [group.for_agents if agent.consumables is None else _group_for(agent, group) for group in groups],
         ids,
-        Payloads([task.call for task in tasks]),
         task_groups=[groups[task.group] for task in tasks] if len(groups) > 1 else (),
         result_sizes=result_sizes,
         **columns,
@@ -72,57 +80,59 @@ def _functions_to_send(agent: AgentRecord, groups: Iterable[GroupRecord]) -> lis
     return list(functions.values())
 
 
-def names_released(agent: AgentRecord, tasks: Iterable[TaskRecord]) -> bool:
+def names_released(agent: AgentRecord, ids: Iterable[int], needs: Iterable[int]) -> bool:
     """Whether the agent may keep an old outcome of one of these tasks, or of one that they need: it was made anew."""
-    released = agent.released
-    return bool(released) and any(
-        task.id in released or (task.extra is not None and not released.keys().isdisjoint(task.extra.needs))
-        for task in tasks
-    )
+    released = agent.released.keys()
+    return bool(released) and not (released.isdisjoint(ids) and released.isdisjoint(needs))
 
 
-def message_parts(tasks: list[TaskRecord]) -> Iterator[list[TaskRecord]]:
-    """Cut tasks into parts that fit one message each."""
-    start, size = 0, 0
-    for position, task in enumerate(tasks):
-        weight = len(task.call)
-        if task.extra is not None and task.extra.given:
-            for _, payload, _ in task.extra.given.values():
-                weight += len(payload)
-        if position > start and (size + weight > MESSAGE_LIMIT or position - start >= _RUN_TASKS):
-            yield tasks[start:position]
-            start, size = position, 0
-        size += weight
-    if start < len(tasks):
-        yield tasks[start:] if start else tasks
+def message_parts(tasks: list[TaskRecord]) -> Iterator[tuple[list[TaskRecord], dict[str, Any]]]:
+    """Cut tasks into parts that fit one message each; each with its `run_columns`."""
+    for at in range(0, len(tasks), _RUN_TASKS):
+        yield from _fitting(tasks[at : at + _RUN_TASKS])
 
 
-def _extra_columns(tasks: Sequence[TaskRecord]) -> dict[str, Any]:
-    """The columns of a Run that only some tasks need: attempts, stored calls, inputs."""
+def _fitting(tasks: list[TaskRecord]) -> Iterator[tuple[list[TaskRecord], dict[str, Any]]]:
+    columns = run_columns(tasks)
+    size = sum(columns["calls"].lengths) + sum(columns["inputs"].lengths)
+    if size <= MESSAGE_LIMIT or len(tasks) == 1:
+        yield tasks, columns
+    else:
+        half = len(tasks) // 2
+        yield from _fitting(tasks[:half])
+        yield from _fitting(tasks[half:])
+
+
+def run_columns(tasks: Sequence[TaskRecord]) -> dict[str, Any]:
+    """The columns of a Run that depend on nothing but its tasks: calls, attempts, inputs."""
     dependents: list[int] = []
     needs: list[int] = []
-    inputs: list[bytes] = []
+    inputs: list[Any] = []
     stored: list[int] = []
-    pending: list[int] = []
+    awaited: list[int] = []
+    is_repeated = False
     for position, task in enumerate(tasks):
-        if (extra := task.extra) is None or not extra.needs:
-            continue
-        for found in map((extra.given or {}).get, extra.needs):
-            if found is None:
-                pending.append(len(inputs))
-                inputs.append(b"")
-                continue
-            _, payload, is_reference = found
-            if is_reference:
-                stored.append(len(inputs))
-            inputs.append(payload)
-        needs += extra.needs
-        dependents += [position] * len(extra.needs)
-    columns: dict[str, Any] = {
-        "attempts": [task.attempt for task in tasks],
-        "stored": [position for position, task in enumerate(tasks) if task.extra and task.extra.stored],
+        if (extra := task.extra) is not None:
+            if extra.inputs:
+                needs += extra.inputs
+                dependents += [position] * len(extra.inputs)
+                if extra.missing_inputs:
+                    awaited += [len(inputs) + at for at, found in enumerate(extra.inputs.values()) if found is None]
+                    inputs += [found or _AWAITED for found in extra.inputs.values()]
+                else:
+                    inputs += extra.inputs.values()
+            if extra.stored:
+                stored.append(position)
+            if extra.notes is not None:
+                is_repeated = True
+    _, payloads, references = zip(*inputs, strict=True) if inputs else ((), (), ())
+    return {
+        "calls": Payloads([task.call for task in tasks]),
+        "attempts": [task.attempt for task in tasks] if is_repeated else (),
+        "stored": stored,
+        "dependents": dependents,
+        "needs": needs,
+        "inputs": Payloads(payloads),
+        "inputs_stored": [at for at, is_reference in enumerate(references) if is_reference] if any(references) else (),
+        "inputs_awaited": awaited,
     }
-    if inputs:
-        columns |= {"dependents": dependents, "needs": needs, "inputs": Payloads(inputs)}
-        columns |= {"inputs_stored": stored, "inputs_awaited": pending}
-    return columns

@@ -281,7 +281,7 @@ class Speculation:
         second.state, second.agent = SECOND, agent
         if task.extra is not None:
             more = second.more()
-            more.stored, more.needs, more.given = task.extra.stored, task.extra.needs, dict(task.extra.given or {})
+            more.stored, more.inputs = task.extra.stored, dict(task.extra.inputs)
             second.note().earlier_runs = task.attempt - 1
         task.note()  # a task with notes is not forwarded among others: its end withdraws the other run
         self.second_runs[task] = second

@@ -314,13 +314,14 @@ class SchedulerState:
         if graph is not None and graph.end(task.group.function, status):
             self._end_graph(task.group.session, graph)
 
-    def count_values(self, nodes: Sequence[TaskRecord]) -> None:
-        """Count tasks that ended with values, most of them nodes of one graph."""
+    def count_values(self, nodes: Sequence[TaskRecord]) -> set[SessionRecord]:
+        """Count tasks that ended with values, most of them nodes of one graph. Returns their sessions."""
         self.event_log.ended[Status.VALUE] += len(nodes)
-        counts = Counter([(task.group, task.extra.graph if task.extra is not None else None) for task in nodes])
+        counts = Counter([(node.group, node.extra.graph if node.extra is not None else None) for node in nodes])
         for (group, graph), count in counts.items():
             if graph is not None and graph.end(group.function, Status.VALUE, count):
                 self._end_graph(group.session, graph)
+        return {group.session for group, _ in counts}
 
     def graph_arrived(self, session: SessionRecord, graph: GraphRecord) -> None:
         """No more nodes will be submitted, since the last one was, or was refused: the graph may have ended."""

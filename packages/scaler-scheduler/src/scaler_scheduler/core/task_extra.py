@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_scheduler.core.graph_record import GraphRecord
@@ -10,6 +11,8 @@ from scaler_scheduler.core.node_columns import joined
 from scaler_scheduler.core.task_states import Outcome
 
 GIVEN_UP_RUNS = 8
+NO_INPUTS: Final[dict[int, Outcome | None]] = {}
+"""The inputs of tasks that need none, or that have ended; it is never changed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,45 +51,49 @@ class TaskExtra:
     """Fields that few tasks need beside nodes of graphs, of which there may be millions."""
 
     __slots__ = (
-        "consumers", "dependents", "given", "graph", "intermediate", "missing_inputs", "needs", "notes", "outcome",
+        "consumers", "dependents", "graph", "inputs", "intermediate", "missing_inputs", "notes", "outcome",
         "owner_waits", "stored",
     )  # fmt: skip
 
-    def __init__(self) -> None:
-        self.stored = False
-        self.needs: Collection[int] = ()
-        """The tasks that make its inputs."""
-        self.given: dict[int, Outcome] | None = None
-        """The inputs that have arrived, which have values; None if none have."""
-        self.missing_inputs = 0
+    def __init__(
+        self,
+        graph: GraphRecord | None = None,
+        inputs: dict[int, Outcome | None] = NO_INPUTS,
+        missing_inputs: int = 0,
+        dependents: Sequence[int] = (),
+        consumers: int = 0,
+        intermediate: bool = False,
+    ) -> None:
+        self.graph = graph
+        self.inputs = inputs
+        """Its inputs, which have values, by the tasks that make them; None for those that have not arrived."""
+        self.missing_inputs = missing_inputs
         """Inputs that have not arrived."""
-        self.dependents: Sequence[int] = ()
+        self.dependents = dependents
         """Tasks that need its result, until it has ended; some may be gone; a list if they are many."""
-        self.graph: GraphRecord | None = None
-        self.consumers = 0
+        self.consumers = consumers
         """Tasks of its graph that use its result and have not ended."""
-        self.intermediate = False
+        self.intermediate = intermediate
         """Whether its result is for other nodes only: the client did not ask for it."""
-        self.owner_waits = True
+        self.owner_waits = not intermediate
         """Whether the owner must release the outcome before it is forgotten."""
         self.outcome: Outcome | None = None
         """How it ended; kept as long as it has consumers."""
+        self.stored = False
+        """Whether its call is a reference to an object."""
         self.notes: RunNotes | None = None
 
     def add_dependents(self, tasks: Sequence[int]) -> None:
         """These tasks need its result."""
         self.dependents = joined(self.dependents, tasks)
 
-    def inputs(self) -> Iterator[tuple[int, Outcome | None]]:
-        """The tasks that make its inputs, each with the input, or None until that has arrived."""
-        return zip(self.needs, map((self.given or {}).get, self.needs), strict=True)
-
     def results(self) -> Iterator[bytes]:
         """The payloads that are kept for this task and for those that need it."""
         if self.outcome is not None:
             yield self.outcome[1]
-        for _, payload, _ in (self.given or {}).values():
-            yield payload
+        for found in self.inputs.values():
+            if found is not None:
+                yield found[1]
 
     @property
     def is_suspect(self) -> bool:
