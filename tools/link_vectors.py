@@ -133,8 +133,8 @@ def acknowledges_with_others(talk: Conversation) -> None:
 
 
 def acknowledges_alone(talk: Conversation) -> None:
-    """after 50 ms without another message the peer sends Acknowledge, which has no number"""
-    talk.welcome()
+    """if no other message carries an acknowledgement the peer sends Acknowledge, which has no number"""
+    talk.service(Welcome(SERVICE, heartbeat_seconds=10.0))
     talk.service(NeedTasks([1]), 1)
     talk.wait()
     talk.program(Cancel([1]))

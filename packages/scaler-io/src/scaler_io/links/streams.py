@@ -29,8 +29,11 @@ Nobody may change a message that is passed in process: sender and receiver share
 HEADER = struct.Struct("<QQ")
 _COLUMNS_SIZE = struct.Struct("<Q")
 _HEAD = _COLUMNS_SIZE.size + HEADER.size
-ACK_SECONDS = 0.5
-"""How long an acknowledgement waits for a message that carries it: each separate one wakes two processes."""
+ACK_SECONDS = 1.5
+"""How long an acknowledgement waits for a message that carries it: each separate one wakes two processes.
+
+Longer than the interval of heartbeats to up to 1,000 peers, which carry it at the latest.
+"""
 HEAVY_ACK_SECONDS = 0.05
 """The same of one for more than HEAVY_BYTES, which the sender keeps in memory, or counts as under way."""
 HEAVY_BYTES = 16 * 1024
