@@ -32,7 +32,8 @@ ROUNDS = 5
 _ROWS = "document.querySelector(`[data-testid='{}'] tbody td`)?.getClientRects().length"
 _FIGURES = "document.querySelector(`[data-testid='{}']`)?.innerText"
 _LINES = "document.querySelectorAll(`.chart path[stroke='#3b82f6']`).length >= 4"
-_BARS = "document.querySelectorAll(`.chart svg path`).length > 400"
+_BARS = """getElement(document.querySelector(`.nicegui-echart:has(canvas)`))?.chart?.getZr()
+  .storage.getDisplayList().length > 400"""
 _VALUES = {
     "": f"{_FIGURES.format('success')} && {_LINES}",
     "tasks": _ROWS.format("tasks"),

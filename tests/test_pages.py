@@ -212,7 +212,7 @@ def test_every_page_shows_what_the_scheduler_says(
     wait_shown(page, "functions", "support.gates:wait_at\t5\t5\t")
     page.goto(f"{site}/stream")
     wait_shown(page, "stream-count", "tasks on 2 workers")
-    page.wait_for_selector("svg path[stroke='#d00']", state="attached")  # what has failed is marked
+    page.wait_for_function(f"() => ({PARTS})().some((part) => part.stroke === '#d00')")  # what has failed is marked
     page.goto(f"{site}/events")
     wait_shown(page, "events", "ValueError: no")
     page.get_by_role("combobox", name="Kind").click()
@@ -253,37 +253,51 @@ def test_a_chart_is_drawn_once_when_it_is_new_and_once_for_each_change(
     assert future.result() == 1
 
 
-SPAN = """() => {
-  const texts = [...document.querySelectorAll('.nicegui-echart svg text')].map((text) => text.textContent);
-  const times = texts.filter((text) => /^[0-9:]{8}$/.test(text)).map((text) => Date.parse(`2000-01-01T${text}`));
+PARTS = """() => {
+  const place = document.querySelector('.nicegui-echart:has(canvas)');
+  const parts = getElement(place)?.chart?.getZr().storage.getDisplayList() ?? [];
+  return parts.map(({style, shape: {x, y, width, height} = {}}) => (
+    {...style, end: {x: x + width - 2, y: y + height / 2}}));
+}"""
+"""How bars and texts of the timeline are painted, and where bars end: those of running tasks at the right."""
+RUNNING = f"() => ({PARTS})().filter((part) => part.opacity === 0.55)"
+SPAN = f"""() => {{
+  const texts = ({PARTS})().map((part) => String(part.text));
+  const times = texts.filter((text) => /^[0-9:]{{8}}$/.test(text)).map((text) => Date.parse(`2000-01-01T${{text}}`));
   const since = times.map((time) => (time - times[0] + 129600000) % 86400000);  // they may go past midnight
   return (Math.max(...since) - Math.min(...since)) / 1000;
-}"""
+}}"""
 """Seconds from the first to the last time that is written below the timeline."""
+
+
+def wait_running(page: Page, count: int) -> None:
+    """Wait until the timeline has this many bars of running tasks."""
+    page.wait_for_function(f"(count) => ({RUNNING})().length === count", arg=count)
 
 
 def test_the_timeline_is_hovered_over_and_zoomed(page: Page, site: str, client: Client, gate: Gate) -> None:
     future = client.submit(wait_at, gate.port, 1)
     arrival = gate.arrive()
     page.goto(f"{site}/stream")
-    running = page.locator("svg path[fill-opacity='0.55']").first
-    running.wait_for(state="attached")
+    timeline = page.locator(".nicegui-echart")
+    wait_running(page, 1)
     assert page.evaluate(SPAN) > 30
-    running.hover(force=True)
+    timeline.hover(position=page.evaluate(RUNNING)[0]["end"])
     page.wait_for_function("() => /wait_at/.test(document.querySelector('.nicegui-echart').innerText)")
-    assert "running, " in page.locator(".nicegui-echart").inner_text()
-    running.click(force=True)
+    assert "running, " in timeline.inner_text()
+    timeline.click(position=page.evaluate(RUNNING)[0]["end"])
     page.wait_for_url(f"{site}/task/{future.task_id:x}")
     page.go_back()
     box = page.get_by_role("checkbox", name="show support.gates:wait_at")
     box.click()
-    running.wait_for(state="detached")
+    wait_running(page, 0)
     box.click()
-    running.wait_for(state="attached")
+    wait_running(page, 1)
     page.get_by_role("list", name="colours of functions").get_by_role("link").first.click()
     page.wait_for_url(f"{site}/function/support.gates:wait_at")
     page.go_back()
-    running.hover(force=True)
+    wait_running(page, 1)
+    timeline.hover(position=page.evaluate(RUNNING)[0]["end"])
     for _ in range(10):
         page.mouse.wheel(0, -200)
     page.wait_for_function(f"() => ({SPAN})() < 25")
@@ -292,10 +306,26 @@ def test_the_timeline_is_hovered_over_and_zoomed(page: Page, site: str, client: 
     assert future.result() == 1
     ended = f"{site}/tasks?text={future.task_id:x}&state=success"
     wait_until(lambda: "wait_at" in read(ended), "the pages know that the task has ended")
-    assert running.count() == 1
+    assert len(page.evaluate(RUNNING)) == 1
     page.get_by_role("switch", name="Pause").click()
-    page.wait_for_selector("svg path[fill-opacity='0.55']", state="detached")  # a later picture
+    wait_running(page, 0)  # a later picture
     assert page.evaluate(SPAN) < 25
+
+
+def test_the_labels_of_the_timeline_have_the_colour_of_the_theme(
+    page: Page, site: str, client: Client, gate: Gate
+) -> None:
+    future = client.submit(wait_at, gate.port, 1)
+    arrival = gate.arrive()
+    page.goto(f"{site}/stream?dark=0")
+    wait_running(page, 1)
+    page.get_by_role("switch", name="Pause").click()
+    inks = f"() => [...new Set(({PARTS})().filter((part) => part.text).map((part) => part.fill))]"
+    assert page.evaluate(inks) == ["#55606f"]
+    page.get_by_role("button", name="light or dark").click()
+    page.wait_for_function(f"() => ({inks})() == '#9eabba'")
+    arrival.let_go()
+    assert future.result() == 1
 
 
 def test_all_pages_are_one_document(page: Page, site: str) -> None:

@@ -8,6 +8,14 @@ window.switchTheme = () => {
   Quasar.Dark.toggle();
   localStorage.setItem('dark', Quasar.Dark.isActive ? '1' : '0');
 };
+// Style sheets do not reach what is written on a canvas: it is drawn again when the theme changes.
+window.chartInk = () => getComputedStyle(document.body).getPropertyValue('--quiet');
+let ink = chartInk();
+new MutationObserver(() => {
+  if (ink === chartInk()) return;
+  ink = chartInk();
+  document.querySelectorAll('.nicegui-echart:has(canvas)').forEach((chart) => getElement(chart)?.chart?.resize());
+}).observe(document.body, {attributeFilter: ['class']});
 // The server calls this each second. One that stands still, and a network that drops all, close no connection.
 let heard;
 window.hear = () => { heard = performance.now(); };
