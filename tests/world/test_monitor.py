@@ -40,9 +40,9 @@ class WorldMonitor:
         self._number = self._looks = 0
         self.subscribe_again()
 
-    def receive(self) -> list[list[bytes]]:
+    def receive(self, limit: int) -> list[list[bytes]]:
         """What has arrived."""
-        frames, self._frames = self._frames, []
+        frames, self._frames = self._frames[:limit], self._frames[limit:]
         return frames
 
     def subscribe_again(self) -> None:

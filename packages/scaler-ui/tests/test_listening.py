@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -93,3 +94,28 @@ def test_lost_messages_are_told(publisher: Publisher, publications: Publications
         assert said in texts(listening)
         clock.now += 601.0
         assert said not in texts(listening)
+
+
+def test_a_look_ends_while_more_arrives_and_the_next_ones_take_the_rest(
+    publisher: Publisher, publications: Publications, tmp_path: Path
+) -> None:
+    clock = Clock()
+    with closing(Listening(Address(path=str(tmp_path / "monitor")), clock)) as listening:
+        model = listening.model
+        wait_until(publisher.joined, "the subscription")
+        listening.look()
+        for number in range(1, 41):
+            message = publications.status(at=1000.0 + number, snapshot=number == 1)
+            publisher.send([HEADER.pack(number, 0), *encode(message)])
+        clock.step = 0.1
+        shown = [1000.0]
+
+        def look() -> bool:
+            listening.look()
+            shown.append(model.status.at if model.status is not None else 1000.0)
+            return shown[-1] == 1040.0
+
+        wait_until(look, "the last message")
+        assert max(after - before for before, after in itertools.pairwise(shown)) <= 8.0
+        assert not listening.losses
+        assert model.delays.longest > 3.0, "what is shown last has waited for the looks before"

@@ -18,6 +18,10 @@ from scaler_ui.model.model import MonitorModel
 PATIENCE_SECONDS = 2.0
 """Seconds without a status after which the address is probably wrong."""
 _LOOK_SECONDS = 0.05
+_TURN_SECONDS = 0.25
+"""A look ends after this time, whatever has arrived: others wait, and a publisher may be faulty."""
+_TURN_MESSAGES = 8
+"""Messages between two readings of the clock."""
 _KEPT_SECONDS = 0.5
 
 
@@ -61,24 +65,36 @@ class Listening:
         self._malformed_before = 0
         """Malformed messages before the last status: one that can be read follows them."""
         self._looked: float | None = None
-        """When the last look began."""
+        """When the last look began after which no message was left."""
         self._findings: tuple[float, list[Finding]] | None = None
 
     def look(self) -> None:
-        """Process the messages that have arrived; the first of them may have arrived just after the last look."""
+        """Process messages that have arrived: all of them, if there is time.
+
+        The first of them may have arrived just after the last look.
+        """
         began, gaps = self._clock(), self._feed.gaps
-        messages = self._feed.take(began)
+        now, is_heard, is_behind = began, False, True
+        while is_behind and now <= began + _TURN_SECONDS:
+            is_heard |= self._take(now)
+            is_behind = self._subscriber.wait(0)
+            now = self._clock()
+        self.model.silence_reason = self.misfit or self.refusal
+        if is_heard and self._looked is not None:
+            self.model.caught_up(now, now - self._looked)
+        if self._feed.gaps > gaps:
+            self.model.delays.losses.append(now)
+        if not is_behind:
+            self._looked = began
+
+    def _take(self, now: float) -> bool:
+        """Process some messages; returns whether there were any."""
+        messages = self._feed.take(now, _TURN_MESSAGES)
         for message in messages:
             self.model.take(message, self._clock())
             if isinstance(message, MonitorStatus):
                 self._malformed_before = self._feed.malformed
-        self.model.silence_reason = self.misfit or self.refusal
-        now = self._clock()
-        if messages and self._looked is not None:
-            self.model.caught_up(now, now - self._looked)
-        if self._feed.gaps > gaps:
-            self.model.delays.losses.append(now)
-        self._looked = began
+        return bool(messages)
 
     @property
     def losses(self) -> int:

@@ -37,8 +37,8 @@ class Line:
         self.renewals = 0
         self.frames: list[list[bytes]] = []
 
-    def receive(self) -> list[list[bytes]]:
-        frames, self.frames = self.frames, []
+    def receive(self, limit: int) -> list[list[bytes]]:
+        frames, self.frames = self.frames[:limit], self.frames[limit:]
         return frames
 
     def subscribe_again(self) -> None:

@@ -111,8 +111,8 @@ class Line:
             [HEADER.pack(number, 0), *map(bytes, encode(message))] for number, message in enumerate(messages, 1)
         ]
 
-    def receive(self) -> list[list[bytes]]:
-        frames, self._frames = self._frames, []
+    def receive(self, limit: int) -> list[list[bytes]]:
+        frames, self._frames = self._frames[:limit], self._frames[limit:]
         return frames
 
     def subscribe_again(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from scaler_io.links.streams import HEADER
+from scaler_io.transport.endpoint import TURN_MESSAGES
 from scaler_protocol.byte_planes import from_planes, record_count
 from scaler_protocol.capabilities import parse_capabilities
 from scaler_protocol.codec import decode
@@ -36,8 +37,8 @@ CALM_SECONDS: Final = 30.0
 class Subscription(Protocol):
     """The source of published frames."""
 
-    def receive(self) -> list[list[bytes]]:
-        """The frames of messages that have arrived."""
+    def receive(self, limit: int) -> list[list[bytes]]:
+        """The frames of up to `limit` messages that have arrived."""
 
     def subscribe_again(self) -> None:
         """Subscribe again, so that the publisher sends a snapshot."""
@@ -58,10 +59,10 @@ class Feed:
         """Whether it must subscribe again."""
         self._pause, self._renewable_at = FIRST_PAUSE, -math.inf
 
-    def take(self, now: float) -> list[MonitorMessage]:
-        """The messages that have arrived, in order. `now` is any monotonic clock in seconds."""
+    def take(self, now: float, limit: int = TURN_MESSAGES) -> list[MonitorMessage]:
+        """Up to `limit` messages that have arrived, in order. `now` is any monotonic clock in seconds."""
         taken = []
-        for frames in self._subscription.receive():
+        for frames in self._subscription.receive(limit):
             message = self._read(frames)
             if message is not None:
                 taken.append(message)
