@@ -142,6 +142,8 @@ def test_a_token_of_any_characters_lets_in(token: str) -> None:
         ["--name", "http://cluster"],
         ["--user-header", ""],
         ["--user-header", "X User"],
+        ["--user-header", "Host"],
+        ["--user-header", "cookie"],
         ["--user-header", "X-User", "--proxy", "proxy.example"],
     ],
 )

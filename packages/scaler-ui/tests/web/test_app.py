@@ -53,6 +53,14 @@ def test_a_token_that_no_cookie_can_hold_is_refused() -> None:
         login_token("x" * 5000)
 
 
+def test_days_of_a_history_that_is_not_kept_are_refused() -> None:
+    words = [PROGRAMS / "scaler_ui", f"tcp://127.0.0.1:{free_ports(1)}", "--history-days", "9"]
+    told = subprocess.run(words, capture_output=True, text=True, timeout=60)
+
+    assert told.returncode == 2
+    assert told.stderr.startswith("scaler_ui: --history-days 9 needs --history FILE")
+
+
 def test_pages_end_when_memory_is_exhausted_since_rows_may_be_half_written() -> None:
     monitor = free_ports(1)
     words = [f"tcp://127.0.0.1:{monitor}", "--port", str(free_ports(1)), "--insecure"]

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from scaler_io.ports import listen_problem
 from scaler_io.security.keyring import SUBSCRIBER_KEYS
 from scaler_io.service.cli import Command
-from scaler_io.service.options import KEYS, PARENT_PID, Option, Refusal, path, whole_number
+from scaler_io.service.options import KEYS, PARENT_PID, Option, Refusal, UsageError, path, whole_number
 from scaler_io.transport.own_keys import credentials_for
 from scaler_protocol.addresses import Address
 from scaler_protocol.lazy_dataclass import dataclass
@@ -37,6 +37,8 @@ _STARTED_SECONDS = 0.01
 END_SECONDS = 3
 """How long answers that are under way may take after a signal: a reader may never take his."""
 LOOK_SECONDS = 0.1
+HISTORY_DAYS = 7
+"""How long the history is kept if --history-days is left out."""
 KEEP_SECONDS = 2.0
 
 
@@ -56,10 +58,18 @@ def host_name(text: str) -> str:
     return text
 
 
+_BROWSERS_OWN = {
+    "accept", "accept-encoding", "accept-language", "connection", "cookie", "host", "origin", "referer", "user-agent",
+}  # fmt: skip
+"""Headers that a reader would be let in by without having been authenticated."""
+
+
 def header_name(text: str) -> str:
     """The name of an HTTP header."""
     if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", text):
         raise ValueError(f"{text!r} is not the name of an HTTP header")
+    if text.lower() in _BROWSERS_OWN:
+        raise ValueError(f"{text!r} is sent by every browser: name a header that only the proxy sets")
     return text
 
 
@@ -87,7 +97,7 @@ class WebOptions:
     user_header: str | None = None
     proxy: tuple[str, ...] = ()
     history: Path | None = None
-    history_days: int = 7
+    history_days: int | None = None
 
 
 COMMAND = Command(
@@ -160,7 +170,7 @@ COMMAND = Command(
             default=None,
             metavar="FILE",
         ),
-        Option(("--history-days",), "how long they are kept", whole_number(1, 30), default=7),
+        Option(("--history-days",), "how long they are kept; 7 if left out", whole_number(1, 30), default=None),
         PARENT_PID,
         *KEYS,
     ),
@@ -188,6 +198,8 @@ def run_pages() -> None:
 
         die_with_parent(options.parent_pid)
     return_freed_memory()
+    if options.history_days is not None and options.history is None:
+        raise UsageError(f"--history-days {options.history_days} needs --history FILE, the file that is kept")
     token = token_for(options)
     warning = check_tls(options.tls_cert, options.tls_key)
     if warning:
@@ -323,7 +335,7 @@ def _keeper(listening: Listening, options: WebOptions) -> HistoryKeeper | None:
 
     if options.history is None:
         return None
-    keeper = HistoryKeeper(HistoryFile(options.history, options.history_days), listening.model)
+    keeper = HistoryKeeper(HistoryFile(options.history, options.history_days or HISTORY_DAYS), listening.model)
     app.timer(KEEP_SECONDS, keeper.turn)
     app.on_shutdown(keeper.close)
     return keeper
