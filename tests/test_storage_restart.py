@@ -377,3 +377,41 @@ def test_a_client_without_objects_asks_for_nothing(tmp_path: Path) -> None:
             assert client.submit(size_of, b"12").result(SECONDS) == 2
             # The scheduler has looked whether the server is one; a client would stay connected.
             wait_until(lambda: storage._status().peers == 0, "nobody is connected")
+
+
+def test_a_result_of_a_graph_that_goes_on_is_made_again(client: Client, restart: Restart, runs: Runs) -> None:
+    with Gate() as gate:
+        graph = {
+            "folder": str(runs),
+            "made": (tally, "folder", 1, BIG),
+            "twice": (doubled, "made"),
+            "wait": (wait_at, gate.port, 1),
+            "last": (total, "made", "wait"),
+        }
+        futures = client.get(graph, ["twice", "last"], block=False)
+        wait([futures["twice"]], SECONDS)
+        arrival = gate.arrive()
+        restart()
+        assert futures["twice"].result(SECONDS) == bytes([1]) * 2 * BIG
+        arrival.let_go()
+        gate.arrive().let_go()
+        assert futures["last"].result(SECONDS) == BIG + 1
+        assert runs.counts == {1: 2}
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_a_result_that_an_intermediate_node_misses_is_made_again(
+    client: Client, restart: Restart, runs: Runs, read: bool
+) -> None:
+    given = client.submit(tally, str(runs), 1, BIG)
+    wait([given], SECONDS)
+    with Gate() as gate:
+        graph = {"wait": (wait_at, gate.port, 1), "sum": (total, given, "wait"), "last": (total, "sum", 1)}
+        last = client.get(graph, ["last"], block=False)["last"]
+        arrival = gate.arrive()
+        assert not read or given.result(SECONDS) == bytes([1]) * BIG
+        restart()
+        arrival.let_go()
+        gate.arrive().let_go()
+        assert last.result(SECONDS) == BIG + 2
+    assert runs.counts == {1: 2}

@@ -55,6 +55,17 @@ class CountedPiece(GraphPiece):
         return super()._needs_of(task)
 
 
+@dataclass
+class MadeNode:
+    """The task that makes an intermediate node again, as an input."""
+
+    task_id: int
+    known: tuple[int, bytes] | None
+
+    def outcome(self) -> tuple[int, bytes] | None:
+        return self.known
+
+
 class SubmittedGraph:
     """A graph of which all has been submitted, in pieces of `size` nodes; `asked` counts looks at a node's inputs."""
 
@@ -171,6 +182,13 @@ def test_what_is_rerun_for_requested_nodes(submitted: SubmittedGraph, data: st.D
     graph = submitted.graph
     requested = data.draw(st.sets(st.sampled_from(sorted(graph.requested)), min_size=1))
     values = {task for task, found in graph.outcomes.items() if found == ENDED}
+    ends = st.sampled_from([None, ENDED, (Status.FAILED, b"why"), (Status.CANCELLED, b"")])
+    made = {
+        task: MadeNode(100 + task, data.draw(ends)) for task in data.draw(subsets(graph.tasks)) - graph.leases.keys()
+    }
+    graph.made_again.update(made)
+    used = {task for task, node in made.items() if node.known in (None, ENDED)}
+    values |= used
     rerun: set[int] = set()
     while True:
         inputs = {each for task in {*requested, *rerun} for each in submitted.inputs[task]}
@@ -183,6 +201,9 @@ def test_what_is_rerun_for_requested_nodes(submitted: SubmittedGraph, data: st.D
     assert list(pieces) == sorted(rerun, reverse=True)
     assert all(task in piece.tasks for task, piece in pieces.items())
     assert graph.outcomes == {task: found for task, found in outcomes.items() if task not in rerun}
+    for task in set(graph.tasks) - graph.leases.keys():
+        expected = (made[task].task_id, made[task].known) if task in used else (task, graph.outcomes.get(task))
+        assert (graph.need(task).task_id, graph.need(task).outcome()) == expected
 
 
 def chain(length: int, ends: int) -> SubmittedGraph:

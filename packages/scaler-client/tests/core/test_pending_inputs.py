@@ -8,6 +8,7 @@ import pytest
 
 from scaler_client.core.effects import DumpInputs
 from scaler_client.core.events import InputDumped
+from scaler_client.core.graph_state import GraphTasks
 from scaler_client.core.pending_inputs import POLL_SECONDS, PendingInputs
 from scaler_client.core.records import CallGroup, Dump, Outcome, OutstandingCall, ResentCall
 from scaler_protocol.messages import MESSAGE_LIMIT, Group, Inputs, NeedInputs, Status
@@ -51,6 +52,17 @@ def test_the_failure_of_a_task_that_runs_again_after_its_consumers_is_sent_to_th
     awaited.ask(NeedInputs([2], [1]), outstanding)
     inputs, _ = awaited.answer(outstanding, 0.0)
     assert inputs == [Inputs((2,), (1,), (Status.FAILED,), Payloads([b"lost"]))] and not awaited
+
+
+def test_a_node_is_found_under_both_ids_that_a_scheduler_may_know() -> None:
+    graph = GraphTasks(range(1, 3), lambda task, failed: "")
+    made = graph.replaced[1] = Need(7)
+    made.done = True
+    call, awaited = ResentCall(2, GROUP, 4, b"call", [graph.need(1)]), PendingInputs(no_failure)
+    for asked in (1, 7):
+        awaited.ask(NeedInputs([2], [asked]), {2: call})
+        inputs, _ = awaited.answer({2: call}, 0.0)
+        assert inputs == [Inputs((2,), (asked,), (Status.VALUE,), Payloads([b"value"]))]
 
 
 @pytest.mark.parametrize(("count", "size", "sizes"), [(5, MESSAGE_LIMIT // 2, [2, 2, 1]), (70_000, 0, [65_536, 4464])])

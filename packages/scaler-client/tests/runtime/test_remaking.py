@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
+from scaler_client.core.graph_state import GraphPiece, GraphTasks
 from scaler_client.core.lineage import Lineage, lineage_of
 from scaler_client.core.records import CallGroup, Dependency, ResentCall
 from scaler_client.futures.futures import ScalerFuture
 from scaler_client.objects.handles import StoredObject, StoredPayload
 from scaler_client.payloads import pickles
 from scaler_client.runtime.remaking import RemadeInput, Remaker
-from scaler_protocol.messages import Group, Status
+from scaler_protocol.messages import Encoding, Group, Status
 from scaler_protocol.objects import Reference, new_object_id
 
 GROUP = CallGroup(Group(b"f"), (), pickles.load, pickle.dumps)
+PARTS = CallGroup(Group(b"f", encoding=Encoding.PARTS), (), pickles.load, pickle.dumps)
 
 
 class Submitting:
@@ -37,7 +39,7 @@ class Submitting:
     def submit_again(self, *call: Any) -> None: ...
 
     def submit(self, group: CallGroup, call: bytes, needs: Sequence[Dependency]) -> ScalerFuture[Any]:
-        assert group is GROUP
+        assert group in (GROUP, PARTS)
         self.calls.append(call)
         self.needs.append(needs)
         return ScalerFuture(self, 1000 + len(self.calls), group, call, needs)
@@ -107,3 +109,23 @@ def test_what_is_not_known_any_more_is_not_made(owner: Submitting, remaker: Rema
     del argument, nested
     assert remaker.make(lineage(wanted)) is remaker.make(lineage(outer)) is None
     assert not owner.calls
+
+
+@pytest.mark.parametrize(("group", "named"), [(GROUP, [[], [1001], [1002]]), (PARTS, [[], [1], [2]])])
+def test_nodes_are_made_once_and_named_as_their_consumers_name_them(
+    owner: Submitting, remaker: Remaker, group: CallGroup, named: list[list[int]]
+) -> None:
+    graph = GraphTasks(range(1, 5), lambda task, failed: "")
+    calls = [b"call %d" % task for task in graph.tasks]
+    piece = GraphPiece(graph, 1, {group: 0}, [0] * 4, calls, [1, 2, 3], [1, 2, 2], [1, 2, 0, 0], [0, 1], {}, {})
+    graph.pieces.append(piece)
+    results = []
+    for task in (3, 4):
+        stored = StoredObject(owner, Reference(new_object_id(), 20_000).pack())
+        stored.origin = lineage_of(piece.resent_call(task), task, Status.VALUE)
+        results.append(StoredPayload.of(stored))
+    graph.pieces = []  # it has ended
+    assert remaker.make(lineage(results[0])) is not None
+    assert owner.calls == calls[:3] and [[need.task_id for need in needs] for needs in owner.needs] == named
+    assert remaker.make(lineage(results[1])) is not None
+    assert owner.calls[3:] == calls[3:] and owner.needs[3] == owner.needs[2]

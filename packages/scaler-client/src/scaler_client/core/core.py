@@ -273,8 +273,9 @@ class ClientCore:
 
     def _restore(self, tasks: Sequence[int]) -> None:
         """Have the lost inputs of these tasks stored or made again."""
-        calls = [(task, self._outstanding[task]) for task in tasks if task in self._outstanding]
-        self._out.append(RestoreObjects(tasks, tuple(need for task, call in calls for need in call._needs_of(task))))
+        calls = {task: self._outstanding[task] for task in tasks if task in self._outstanding}
+        plain = [need for task, call in calls.items() if task not in self._graphs for need in call._needs_of(task)]
+        self._out.append(RestoreObjects(tasks, (*plain, *self._graphs.inputs_of(calls))))
 
     def _drop_cancelled(self) -> None:
         as_tasks = self._graphs.as_tasks(self._cancelled)

@@ -67,11 +67,14 @@ class SessionAnswered:
 
 @dataclass(frozen=True, slots=True)
 class RestoreObjects:
-    """Store lost objects again, and make lost results among `needs`; then report ObjectsRestored or RestoreFailed."""
+    """Store lost objects again, and make again lost results that were not read or are among `needs`.
+
+    Then report ObjectsRestored or RestoreFailed.
+    """
 
     tasks: Sequence[int]
     needs: Sequence[Dependency] = ()
-    """The dependencies of these tasks."""
+    """The dependencies of these tasks, and of nodes that are rerun for them."""
 
 
 @dataclass(frozen=True, slots=True)

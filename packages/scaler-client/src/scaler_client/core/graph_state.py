@@ -3,7 +3,8 @@
 A graph is sent in pieces, each a Submit; a scheduler that has missed pieces gets them again. The outcomes of its
 intermediate nodes stay with the scheduler. There are two exceptions: after a restart of the scheduler, nodes that no
 process holds are resent as ordinary tasks; and a node that failed because an object was lost is rerun with all its
-inputs. The outcomes of such nodes come to the client, which keeps them for their consumers.
+inputs. The outcomes of such nodes come to the client, which keeps them for their consumers. An input that is made again
+for another requested node, by a task of its own (`scaler_client.runtime.remaking`), is not rerun: that task is used.
 
 A restarted scheduler is asked for the nodes that are still needed: the unfinished requested ones and, transitively,
 their inputs without a known outcome. Of those it does not find, only the *wanted* ones are resent: requested nodes, and
@@ -13,11 +14,11 @@ inputs of resent nodes. A node whose outcome an agent has kept makes all its inp
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, TypeVar
 
-from scaler_client.core.records import CallGroup, Deliver, Dependency, OutstandingCall, ResentCall
+from scaler_client.core.records import CallGroup, Deliver, Dependency, Dump, Outcome, OutstandingCall, ResentCall
 from scaler_client.objects.handles import StoredPayload
 from scaler_client.payloads.user_exceptions import add_note
 from scaler_protocol.lazy_dataclass import dataclass
@@ -51,7 +52,9 @@ class GraphTasks:
     lost_nodes: set[int] = field(default_factory=set)
     """After a restart: nodes that no process holds and that were not resent."""
     made_again: dict[int, Dependency] = field(default_factory=dict)
-    """Intermediate nodes that are made again, after the graph has ended, for requested ones that were lost."""
+    """By intermediate node, the task that makes it again for a requested node whose result was lost."""
+    replaced: dict[int, Dependency] = field(default_factory=dict)
+    """Those of them that rerun nodes use; changed only when nodes are rerun, as no process has their consumers then."""
     watched: bool = False
     ended: int = 0
     """Intermediate nodes that have a value; counted only if `watched`."""
@@ -66,16 +69,27 @@ class GraphTasks:
         Consumers come before their inputs.
         """
         self.as_tasks = True
-        start = {node for task in requested for node in self._to_rerun(self.requested[task]._needs_of(task))}
-        nodes = reachable(start, lambda node: self._to_rerun(self._piece_of(node)._needs_of(node)))
+        self.replaced = {node: made for node, made in self.made_again.copy().items() if _may_be_used(made)}
+        nodes = self._to_rerun(requested)
         for node in nodes:
             self.outcomes.pop(node, None)
         return {node: self._piece_of(node) for node in sorted(nodes, reverse=True)}
 
-    def _to_rerun(self, needs: Iterable[Dependency]) -> set[int]:
-        """The intermediate nodes among dependencies that have no value here."""
+    def inputs_of(self, requested: Collection[int]) -> list[Dependency]:
+        """The dependencies of requested nodes, and of the intermediate nodes that would be rerun for them now."""
+        found = [need for task in requested for need in self.requested[task]._needs_of(task)]
+        for node in self._to_rerun(requested):
+            found += self._piece_of(node)._needs_of(node)
+        return found
+
+    def _to_rerun(self, requested: Iterable[int]) -> set[int]:
+        start = {node for task in requested for node in self._without_value(self.requested[task]._needs_of(task))}
+        return reachable(start, lambda node: self._without_value(self._piece_of(node)._needs_of(node)))
+
+    def _without_value(self, needs: Iterable[Dependency]) -> set[int]:
+        """The intermediate nodes among dependencies that have no value here, and are not made again."""
         nodes = {need.task_id for need in needs if need.task_id in self.tasks and need.task_id not in self.leases}
-        return {node for node in nodes if not self._has_value(node)}
+        return {node for node in nodes - self.replaced.keys() if not self._has_value(node)}
 
     def _has_value(self, node: int) -> bool:
         status, payload = self.outcomes.get(node, (Status.FAILED, b""))
@@ -130,7 +144,8 @@ class GraphTasks:
         """The direct inputs of a node whose outcomes are not here."""
         if (call := outstanding.get(task)) is None:
             return set()
-        return {need.task_id for need in call._needs_of(task) if need.task_id in self.tasks and need.outcome() is None}
+        needs = [need for need in call._needs_of(task) if need.task_id in self.tasks and need.outcome() is None]
+        return {need.task_id for need in needs} - self.replaced.keys()
 
 
 def reachable(start: Iterable[int], inputs_of: Callable[[int], Iterable[int]]) -> set[int]:
@@ -153,11 +168,18 @@ class NodeNeed:
     """An intermediate node as a dependency of another one."""
 
     graph: GraphTasks
-    task_id: int
+    node: int
 
-    def outcome(self) -> tuple[int, bytes] | None:
+    @property
+    def task_id(self) -> int:
+        """The task whose result is used: that of the node, or the one that makes it again."""
+        made = self.graph.replaced.get(self.node)
+        return self.node if made is None else made.task_id
+
+    def outcome(self) -> Outcome | Dump | None:
         """Status and payload; None while they are not here."""
-        return self.graph.outcomes.get(self.task_id)
+        made = self.graph.replaced.get(self.node)
+        return self.graph.outcomes.get(self.node) if made is None else made.outcome()
 
 
 class FailurePayload(bytes):
@@ -287,11 +309,19 @@ class GraphTable:
 
     def rerun(self, tasks: Iterable[int]) -> dict[int, GraphPiece]:
         """The intermediate nodes to rerun for these tasks."""
+        requested = self._by_graph(tasks)
+        return {node: piece for graph, nodes in requested.items() for node, piece in graph.rerun(nodes).items()}
+
+    def inputs_of(self, tasks: Iterable[int]) -> list[Dependency]:
+        """The dependencies of those of these tasks that are requested nodes, and of what is rerun for them."""
+        return [need for graph, nodes in self._by_graph(tasks).items() for need in graph.inputs_of(nodes)]
+
+    def _by_graph(self, tasks: Iterable[int]) -> dict[GraphTasks, list[int]]:
         requested: dict[GraphTasks, list[int]] = {}
         for task in tasks:
             if (graph := self._graphs.get(task)) is not None:
                 requested.setdefault(graph, []).append(task)
-        return {node: piece for graph, nodes in requested.items() for node, piece in graph.rerun(nodes).items()}
+        return requested
 
     def resume(
         self, outstanding: Mapping[int, OutstandingCall], unsent: Container[int], *, in_pieces: bool
@@ -373,6 +403,12 @@ class GraphTable:
 
 def _first(piece: GraphPiece) -> int:
     return piece.first
+
+
+def _may_be_used(made: Dependency) -> bool:
+    """Whether a task that makes a node again has not ended without a value."""
+    outcome = made.outcome()
+    return not isinstance(outcome, tuple) or outcome[0] == Status.VALUE
 
 
 class _Path:

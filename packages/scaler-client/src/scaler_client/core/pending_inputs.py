@@ -7,6 +7,7 @@ from typing import Final
 
 from scaler_client.core.effects import DumpInputs
 from scaler_client.core.events import InputDumped
+from scaler_client.core.graph_state import NodeNeed
 from scaler_client.core.records import Dependency, Dump, Outcome, OutstandingCall
 from scaler_client.objects.handles import stored_positions
 from scaler_protocol.messages import MESSAGE_IDS, MESSAGE_LIMIT, Inputs, NeedInputs
@@ -24,7 +25,8 @@ class PendingInputs:
 
     def __init__(self, deferred_failure: Callable[[int], Outcome | None]) -> None:
         self._deferred_failure = deferred_failure
-        self._waiting: list[tuple[int, Dependency]] = []
+        self._waiting: list[tuple[int, int, Dependency]] = []
+        """Consumer, the id that the scheduler has asked for, and what gives the outcome."""
         self._dumping: dict[int, Outcome | None] = {}
         """By dependency: the outcomes that the shell serializes, None until it reports them."""
         self.due: float | None = None
@@ -46,9 +48,9 @@ class PendingInputs:
             if call is None:
                 continue
             if task not in known:
-                known[task] = {found.task_id: found for found in call._needs_of(task)}
+                known[task] = {name: found for found in call._needs_of(task) for name in _names(found)}
             if need in known[task]:
-                self._waiting.append((task, known[task][need]))
+                self._waiting.append((task, need, known[task][need]))
 
     def dumped(self, event: InputDumped, now: float) -> None:
         """The shell has serialized the outcome of a dependency."""
@@ -60,20 +62,20 @@ class PendingInputs:
         pairs, outcomes, waiting = [], [], []
         dumps: dict[int, Dump] = {}
         self.due = None
-        for task, need in self._waiting:
+        for task, name, need in self._waiting:
             if task not in outstanding:
                 continue
-            outcome = self._dumping.get(need.task_id) or need.outcome() or self._deferred_failure(need.task_id)
+            outcome = self._dumping.get(name) or need.outcome() or self._deferred_failure(name)
             if isinstance(outcome, tuple):
-                pairs.append((task, need.task_id))
+                pairs.append((task, name))
                 outcomes.append(outcome)
                 continue
-            waiting.append((task, need))
+            waiting.append((task, name, need))
             if outcome is None:
                 self.due = now + POLL_SECONDS
-            elif need.task_id not in self._dumping:
-                self._dumping[need.task_id] = None
-                dumps[need.task_id] = outcome
+            elif name not in self._dumping:
+                self._dumping[name] = None
+                dumps[name] = outcome
         self._waiting = waiting
         self._dumping = {need: outcome for need, outcome in self._dumping.items() if outcome is None}
         dump = DumpInputs(dumps) if dumps else None
@@ -82,6 +84,11 @@ class PendingInputs:
     def clear(self) -> None:
         """Drop all requests."""
         self._waiting, self._dumping, self.due = [], {}, None
+
+
+def _names(need: Dependency) -> tuple[int, ...]:
+    """The ids under which a scheduler may ask for a dependency: it may know a node by the task that made it first."""
+    return (need.task_id, need.node) if isinstance(need, NodeNeed) else (need.task_id,)
 
 
 def _messages(pairs: Sequence[tuple[int, int]], outcomes: Sequence[Outcome]) -> Iterator[Inputs]:

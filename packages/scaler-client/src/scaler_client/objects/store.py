@@ -288,7 +288,7 @@ class ClientStorage:
         task = f"it was the result of task {origin.task_id:x}"
         if origin.made is None:
             origin.lost = True
-            self._remake_unread()
+            self.remake(())
         made = self._remake(origin)
         if made is None:
             why = "its call or one of the arguments is not known any more"
@@ -299,17 +299,20 @@ class ClientStorage:
         origin.read = True
         return fetched(payload, until - time.monotonic())
 
-    def _remake_unread(self) -> None:
-        """Make the other lost results again that were not read yet, all at once: they will be."""
+    def remake(self, needed: Iterable[StoredObject]) -> None:
+        """Start the tasks that make the results again that storage does not have; raises ScalerError.
+
+        Those are made that are needed, and all that were not read yet, which will be: so tasks that several of them
+        take run once.
+        """
         with self._lock:
             known = list(self._known.values())
-        self.remake(stored for stored in known if stored.origin is not None and not stored.origin.read)
-
-    def remake(self, results: Iterable[StoredObject]) -> None:
-        """Start the tasks that make those of these results again that storage does not have; raises ScalerError."""
+        unread = [stored for stored in known if stored.origin is not None and not stored.origin.read]
         with self._remaking:
             origins = {
-                each.reference: each.origin for each in results if each.origin is not None and each.origin.made is None
+                each.reference: each.origin
+                for each in (*needed, *unread)
+                if each.origin is not None and each.origin.made is None
             }
             found = self._connection().has_each(list(map(Reference.unpack, origins)))
             lost = [origin for origin, there in zip(origins.values(), found, strict=True) if not there]

@@ -256,15 +256,16 @@ class IoThread:
             self.storage.discard(object_id)
 
     def restore_objects(self, tasks: Sequence[int] = (), needs: Sequence[Dependency] = ()) -> None:
-        """Store lost objects again, and make lost results among `needs`; then have these tasks run again.
+        """Store lost objects again, and make again lost results that were not read or are among `needs`.
 
-        Does not block.
+        Then have these tasks run again. Does not block.
         """
 
         def run() -> None:
             try:
                 server = self.storage.restore()
-                self.storage.remake(_results_among(needs))
+                if tasks:
+                    self.storage.remake(_results_among(needs))
             except ClientQuitError:
                 return
             except Exception as error:

@@ -21,11 +21,12 @@ from scaler_client.futures.futures import ScalerFuture, current
 from scaler_client.objects.handles import StoredPayload
 from scaler_io.reentrant_lock import ReentrantLock
 from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.messages import Encoding
 
 
 @dataclass(frozen=True, slots=True)
 class RemadeInput:
-    """An input under the id of its original task, which the call contains."""
+    """An input under the id that the call contains: that of its original task, unless it is a node of a graph."""
 
     task_id: int
     look: Callable[[], Outcome | Dump | None]
@@ -78,20 +79,22 @@ class Remaker:
         return RemadeInput(given.task_id, made._as_input) if made is not None else None
 
     def _node(self, given: IntermediateInput) -> Dependency:
-        """An intermediate node of a graph that has ended, with all those that it depends on."""
+        """An intermediate node, with all those that it depends on."""
         made = given.need.graph.made_again
 
         def inputs_of(node: int) -> Iterable[int]:
             needs = given.piece_of(node)._needs_of(node)
-            return [need.task_id for need in needs if isinstance(need, NodeNeed) and need.task_id not in made]
+            return [need.node for need in needs if isinstance(need, NodeNeed) and need.node not in made]
 
-        nodes = reachable({given.need.task_id} - made.keys(), inputs_of)
+        nodes = reachable({given.need.node} - made.keys(), inputs_of)
         for node in sorted(nodes):  # inputs come before their consumers
             call = given.piece_of(node).resent_call(node)
-            needs = [made[need.task_id] if isinstance(need, NodeNeed) else need for need in call._needs]
+            needs = [made[need.node] if isinstance(need, NodeNeed) else need for need in call._needs]
             future = self._submit(call._group, call._call, needs)
-            made[node] = RemadeInput(node, future._as_input)
-        return made[given.need.task_id]
+            # A pickled call finds its nodes by their order: so it need not name one whose lost value the scheduler has.
+            is_named = call._group.wire.encoding != Encoding.PICKLE
+            made[node] = RemadeInput(node if is_named else future.task_id, future._as_input)
+        return made[given.need.node]
 
 
 def _call_of(lineage: Lineage) -> bytes | None:
