@@ -70,6 +70,19 @@ def test_a_node_has_a_record_when_its_inputs_are_there(driver: SchedulerDriver) 
     assert not session.tasks and not session.graphs
 
 
+@pytest.mark.parametrize("arrivals", [(2, 1, 0), (1, 0, 2), (0, 1, 2)])
+def test_inputs_are_in_the_order_in_which_their_consumer_names_them(
+    driver: SchedulerDriver, arrivals: tuple[int, ...]
+) -> None:
+    client, agent = driver.client(b"c"), driver.agent(workers=4)
+    driver.feed(client, graph([(3, 1), (3, 2), (3, 0)], count=4))
+    runs = driver.runs(agent)
+    for number in arrivals:
+        driver.done(agent, {FIRST + number: runs[FIRST + number]}, result=b"%d" % number, seconds=1.0)
+    (run,) = driver.take(agent, Run)
+    assert (list(run.needs), list(run.inputs)) == ([FIRST + 1, FIRST + 2, FIRST], [b"1", b"2", b"0"])
+
+
 def test_a_record_has_what_was_submitted(driver: SchedulerDriver) -> None:
     client = driver.client(b"c")
     driver.feed(client, graph(NEEDS))

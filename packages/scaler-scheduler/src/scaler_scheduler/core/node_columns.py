@@ -66,10 +66,15 @@ class NodeColumns:
         return self.need_counts[row] - len(self.given[row] or ())
 
     def take_inputs(self, row: int) -> tuple[dict[int, Outcome | None], int]:
-        """The inputs of a task that gets a record, None for those that have not arrived, and how many these are."""
+        """The inputs of a task that gets a record, and how many have not arrived: these are None.
+
+        They are in the order in which the task names them, by which calls find them, not in that in which they came.
+        """
         given, self.given[row] = self.given[row] or {}, None
         missing = self.need_counts[row] - len(given)
-        return (dict.fromkeys(self.needs_of(row)) | given if missing else given), missing
+        if len(given) == 1 and not missing:
+            return given, 0
+        return {need: given.get(need) for need in self.needs_of(row)}, missing
 
     def add_dependents(self, task: int, dependents: Sequence[int]) -> None:
         """These tasks need its result."""
