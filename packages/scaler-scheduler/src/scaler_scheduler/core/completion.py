@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import cast
@@ -162,7 +163,7 @@ class Completion:
     def _sample_durations(
         self, agent: AgentRecord, records: Sequence[TaskRecord | None], report: Done, now: float
     ) -> None:
-        step = max(1, len(records) // _SAMPLES)
+        step = max(1, math.ceil(len(records) / _SAMPLES))
         for position in range(0, len(records), step):
             record = records[position]
             if record is not None and report.statuses[position] <= Status.RAISED:

@@ -152,11 +152,9 @@ class Dependencies:
     def _give(self, session: SessionRecord, number: int, dependents: Sequence[int], outcome: Outcome) -> None:
         """Pass the value of a task to its dependents."""
         tasks = session.tasks
-        held: TaskEntry | None = None
+        held: object = self
         for task in dependents:
-            if (dependent := tasks.get(task)) is None:
-                continue
-            if dependent is not held:
+            if (dependent := tasks.get(task)) is not held:
                 if not isinstance(dependent, HeldNodes):
                     if isinstance(dependent, TaskRecord):
                         self._give_record(dependent, number, outcome)
@@ -199,21 +197,16 @@ class Dependencies:
                         continue
                     source, extra = _opened(consumer.group.session, need)
                 extra.consumers = left = extra.consumers - 1
-                if left <= 0 and isinstance(source, TaskRecord) and self._stop_or_forget(source, extra, now):
+                if left > 0 or not isinstance(source, TaskRecord):
+                    continue
+                if source.state == DONE and not extra.owner_waits:
+                    self.forget(source, now)
+                elif source.state != DONE and extra.intermediate:
+                    self._state.drop(source)
+                    self._end_children(source, now)
                     idle.append(source)
-
-    def _stop_or_forget(self, source: TaskRecord, extra: TaskExtra, now: float) -> bool:
-        """A node has no consumer any more. Returns whether it was stopped, and so needs no inputs either."""
-        if source.state == DONE:
-            if extra.owner_waits:
-                extra.outcome = None
-            else:
-                self.forget(source, now)
-            return False
-        if extra.intermediate:
-            self._state.drop(source)
-            self._end_children(source, now)
-        return extra.intermediate
+                else:
+                    extra.outcome = None
 
     def forget(self, record: TaskRecord, now: float) -> None:
         """The outcome is not needed any more, here or at its agent. The object of an intermediate node is deleted."""

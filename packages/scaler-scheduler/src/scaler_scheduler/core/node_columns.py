@@ -105,8 +105,8 @@ def dependents_by_need(event: Submit, rows: AbstractSet[int]) -> dict[int, list[
     """What the tasks of these rows need, with the tasks that need it; empty if one of them names something twice."""
     if len(set(zip(event.dependents, event.needs, strict=True))) < len(event.needs):
         return {}
-    found: defaultdict[int, list[int]] = defaultdict(list)
-    for row, need in zip(event.dependents, event.needs, strict=True):
+    found, tasks = defaultdict[int, list[int]](list), event.tasks
+    for need, row in zip(event.needs, event.dependents, strict=True):
         if row in rows:
-            found[need].append(event.tasks[row])
+            found[need].append(tasks[row])
     return found

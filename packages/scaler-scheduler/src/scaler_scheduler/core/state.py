@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ from scaler_scheduler.core.locality import Locality
 from scaler_scheduler.core.long_results import LongResults
 from scaler_scheduler.core.pinned import PinnedTasks
 from scaler_scheduler.core.queue import TaskQueue
-from scaler_scheduler.core.records import AgentRecord, LaneRecord, SessionRecord, TaskEntry, TaskRecord
+from scaler_scheduler.core.records import AgentRecord, GroupRecord, LaneRecord, SessionRecord, TaskEntry, TaskRecord
 from scaler_scheduler.core.session_results import SessionResults
 from scaler_scheduler.core.suspects import Suspects
 from scaler_scheduler.core.task_extra import TaskExtra
@@ -317,7 +317,10 @@ class SchedulerState:
     def count_values(self, nodes: Sequence[TaskRecord]) -> set[SessionRecord]:
         """Count tasks that ended with values, most of them nodes of one graph. Returns their sessions."""
         self.event_log.ended[Status.VALUE] += len(nodes)
-        counts = Counter([(node.group, node.extra.graph if node.extra is not None else None) for node in nodes])
+        counts: dict[tuple[GroupRecord, GraphRecord | None], int] = {}
+        for node in nodes:
+            key = node.group, node.extra.graph if node.extra is not None else None
+            counts[key] = counts.get(key, 0) + 1
         for (group, graph), count in counts.items():
             if graph is not None and graph.end(group.function, Status.VALUE, count):
                 self._end_graph(group.session, graph)
