@@ -32,7 +32,7 @@ class Payloads(Sequence[bytes]):
         """The length of each part in bytes."""
         if self._lengths is None:
             assert self._parts is not None
-            self._lengths = [len(part) for part in self._parts]
+            self._lengths = list(map(len, self._parts))
         return self._lengths
 
     @property

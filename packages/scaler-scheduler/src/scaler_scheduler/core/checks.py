@@ -27,7 +27,7 @@ def check_submit(event: Submit) -> None:
 
 def _check_needs(event: Submit) -> None:
     """Raises ProtocolError if tasks of this Submit need each other in a cycle: none of them could ever run."""
-    tasks = [event.tasks[position] for position in event.dependents]
+    tasks = list(map(event.tasks.__getitem__, event.dependents))
     if all(map(lt, event.needs, tasks)):  # the usual order, without cycles
         return
     sorter: TopologicalSorter[int] = TopologicalSorter()

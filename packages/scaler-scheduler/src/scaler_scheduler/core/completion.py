@@ -34,7 +34,6 @@ from scaler_scheduler.core.reports import plain_owner, profile_of, take_runs
 from scaler_scheduler.core.speculation import Speculation
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.core.suspects import NOBODY, blame
-from scaler_scheduler.core.task_extra import TaskExtra
 from scaler_scheduler.core.task_states import ASSIGNED, DONE, GONE, HELD, SECOND, WAITING, KeptOutcome, Outcome
 
 RELEASE_SECONDS = 0.05
@@ -88,18 +87,28 @@ class Completion:
         if owner is not None and owner.named is None:
             self._forward(agent, cast(list[TaskRecord], records), report, owner)
             return
-        stored, values = set(report.stored), list[int]()
+        self._runs_ended(agent, report, records, now)
+
+    def _runs_ended(self, agent: AgentRecord, report: Done, records: Sequence[TaskRecord | None], now: float) -> None:
+        """Handle each run of a report. Intermediate nodes usually end here, with values: no message goes to owners."""
+        stored, values, nodes = set(report.stored), list[int](), list[TaskRecord]()
         for position, (record, status, result) in enumerate(
             zip(records, report.statuses, report.results.parts, strict=True)
         ):
             extra = record.extra if record is not None and record.state == ASSIGNED else None
-            if record is not None and extra is not None and extra.intermediate and not status:
-                values.append(position)
-                self._intermediate_value(record, extra, (status, result, position in stored), report, position, now)
-            else:
+            if record is None or extra is None or not extra.intermediate or status:
                 self._run_ended(agent, report, position, record, position in stored, now)
+                continue
+            values.append(position)
+            nodes.append(record)
+            record.state, record.call, record.run = DONE, b"", 0
+            outcome = status, result, position in stored
+            if self._state.recorder is not None:
+                self._state.recorder.ended(record, outcome, profile_of(report, position), report.agent)
+            if extra.notes is not None:
+                self.end_children(record, now)
+            self.dependencies.pass_on(record, extra, outcome, now)
         if values:
-            nodes = [cast(TaskRecord, records[position]) for position in values]
             self._count_values(agent, nodes, report, values, now)
             self.dependencies.release_inputs(nodes, now)
 
@@ -132,17 +141,6 @@ class Completion:
             zip(report.tasks, report.statuses, report.results, strict=True)
         ):
             kept[task] = (status, payload, position in stored), profile_of(report, position), report.agent
-
-    def _intermediate_value(
-        self, record: TaskRecord, extra: TaskExtra, outcome: Outcome, report: Done, position: int, now: float
-    ) -> None:
-        """An intermediate node has a value. This is the usual end of a node; no message goes to its owner."""
-        record.state, record.call, record.run = DONE, b"", 0
-        if self._state.recorder is not None:
-            self._state.recorder.ended(record, outcome, profile_of(report, position), report.agent)
-        if extra.notes is not None:
-            self.end_children(record, now)
-        self.dependencies.pass_on(record, extra, outcome, now)
 
     def _count_values(
         self, agent: AgentRecord, nodes: Sequence[TaskRecord], report: Done, values: Sequence[int], now: float

@@ -156,7 +156,7 @@ def _sessions(state: SchedulerState) -> tuple[Row, dict[str, list[Row]]]:
 
 def _call_bytes(number: int, task: TaskEntry) -> int:
     if isinstance(task, HeldNodes):
-        return len(task.columns.call(number - task.columns.first))
+        return len(task.columns.calls[number - task.columns.first])
     return task.call_bytes // len(task) if isinstance(task, TaskBlock) else task.call_bytes
 
 

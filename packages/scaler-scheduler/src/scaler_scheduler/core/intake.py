@@ -162,7 +162,7 @@ class Intake:
         records: dict[int, TaskRecord] = {}
         for position in sorted(held.symmetric_difference(range(len(event.tasks)))):
             task, group = event.tasks[position], groups[task_groups[position]]
-            record = records[position] = session.tasks[task] = TaskRecord(task, group, columns.call(position))
+            record = records[position] = session.tasks[task] = TaskRecord(task, group, columns.calls[position])
             extra = record.more()
             extra.graph, extra.stored = graph, position in event.stored
         event_log.submitted += len(event.tasks)

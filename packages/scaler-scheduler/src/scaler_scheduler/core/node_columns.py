@@ -18,20 +18,18 @@ FEW_TASKS = 16
 class NodeColumns:
     """A row for each task of a Submit whose ids are consecutive.
 
-    Ids, needs and calls are kept as they came, in arrays and one byte string, until the last row is not used any more.
+    Needs and calls are kept as they came, until the last row is not used any more.
     """
 
     __slots__ = (
-        "call_ends", "calls", "consumers", "dependents", "first", "given", "intermediate", "need_counts",
+        "calls", "consumers", "dependents", "first", "given", "intermediate", "need_counts",
         "need_ends", "needs",
     )  # fmt: skip
 
     def __init__(self, event: Submit) -> None:
         count, needs = len(event.tasks), Counter(event.dependents)
         self.first = event.tasks[0]
-        self.calls = bytes(event.calls.frame)
-        self.call_ends = array("I", accumulate(event.calls.lengths, initial=0))
-        """Where each call begins in `calls`, and where the last one ends."""
+        self.calls = event.calls.parts
         self.need_counts = array("I", map(needs.__getitem__, range(count)))
         """Inputs of each."""
         self.needs = array("Q", event.needs)
@@ -51,11 +49,7 @@ class NodeColumns:
     @property
     def call_bytes(self) -> int:
         """The bytes of all calls."""
-        return len(self.calls)
-
-    def call(self, row: int) -> bytes:
-        """A call."""
-        return self.calls[self.call_ends[row] : self.call_ends[row + 1]]
+        return sum(map(len, self.calls))
 
     def needs_of(self, row: int) -> Sequence[int]:
         """The tasks that make the inputs of one."""

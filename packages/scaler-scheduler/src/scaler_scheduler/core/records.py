@@ -501,7 +501,7 @@ class HeldNodes:
         columns = self.columns
         row = task - columns.first
         inputs, missing = columns.take_inputs(row)
-        record = TaskRecord(task, self.group, columns.call(row))
+        record = TaskRecord(task, self.group, columns.calls[row])
         record.state = HELD
         record.extra = TaskExtra(
             self.graph,
