@@ -21,7 +21,7 @@ SHAPES = ([2, 2], [1, 1, 1], [2, 1], [2, 2, 2], [1, 1], [4, 2, 1])
 DURATIONS = (0.0005, 0.001, 0.001, 0.004, 0.02, 0.1, 0.5, 3.0, 3.0, 6.0)
 MOMENTS = (0.0003, 0.002, 0.01, 0.05, 0.3, 1.5)
 OFFERS = ((), ("gpu",), ("big",), ("gpu", "big"))
-EXAMPLES = examples(12)
+EXAMPLES = examples(8)
 
 
 class UnequalWork:

@@ -201,9 +201,9 @@ class SchedulerCore:
         """The scheduler is busy for this share of its time."""
         self._dispatch.note_busy(share)
 
-    def recall(self, count: int) -> None:
+    def recall(self, count: int, now: float) -> None:
         """Ask agents to return about so many runs that have not started: workers elsewhere could begin with them."""
-        self._dispatch.recall(count)
+        self._dispatch.balance.recall(count, now)
 
     def settle(self, now: float) -> list[Effect | SendToStorage | WriteDump]:
         """Make every pending decision once; returns the effects to perform."""
@@ -220,7 +220,7 @@ class SchedulerCore:
         if state.cluster is not None and state.cluster.settle(now, recovering=self._recovery.awaits_agents):
             state.with_room.update(dict.fromkeys(state.agents.values()))
         self._dispatch.assign()
-        self._dispatch.rebalance(now)
+        self._dispatch.balance.rebalance(now)
         if self._completion.speculation.groups:
             self._dispatch.speculate(now)
         self._managers.settle(now)
@@ -437,7 +437,7 @@ class SchedulerCore:
 
     def _returned(self, peer: bytes, event: messages.Returned, now: float) -> None:
         agent = self._agent(peer)
-        agent.recalling, agent.returned_none = False, not event.runs
+        self._dispatch.balance.returned(agent, event.runs, now)
         back = self._completion.returned(agent, event.runs, now)
         if self.state.cluster is not None:
             self.state.cluster.over(peer, event.runs)
@@ -555,7 +555,7 @@ class SchedulerCore:
         self._managers.check()
         self._named_sessions.check()
         self._completion.speculation.check()
-        self._dispatch.check()
+        self._dispatch.balance.check()
         waiting = assigned = unfinished = 0
         for session in self.state.sessions.values():
             self._completion.dependencies.check(session)

@@ -1,4 +1,4 @@
-"""Dispatch: which agent gets which waiting task, and which agent is asked to return queued runs.
+"""Dispatch: which agent gets which waiting task.
 
 An agent is given measured work for `horizon_seconds` per worker and, for tasks of at most BEHIND_SECONDS, one more task
 to queue behind each running one; of longer ones some ahead while the scheduler is busy (`scaler_protocol.coalescing`);
@@ -6,9 +6,8 @@ at most its queue size, and at most its window, which doubles as results come ba
 exclusive, nested and pinned tasks may exceed the window. So a worker is not idle while a message travels, and little
 work queues behind a task that turns out to be slow. Tasks go to the least loaded agent of a worker class (`even_load`);
 the policy `capability` serves classes with few capabilities first, so that workers with rare capabilities stay free for
-tasks that need them. Idle workers of all classes come first, then more is queued behind runs. While some agent has idle
-workers, others with queued work that could run there are asked to return part of it: those whose workers are in long
-runs, and those with the most work.
+tasks that need them. Idle workers of all classes come first, then more is queued behind runs. What is
+queued may be recalled (`scaler_scheduler.core.balance`).
 
 A turn first plans which agent gets which tasks, moves planned tasks to where their inputs are
 (`scaler_scheduler.core.locality`), and then starts the runs: run ids are made once, consecutive for each agent.
@@ -26,6 +25,7 @@ from scaler_protocol.coalescing import QUEUED_WAIT_SHARE, pressure, tasks_ahead
 from scaler_protocol.errors import NoWorkerError
 from scaler_protocol.messages import NeedFunctions, Recall
 from scaler_protocol.monitoring import EventKind
+from scaler_scheduler.core.balance import SHORTEST_SECONDS, Balance
 from scaler_scheduler.core.chains import with_followers
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.exclusive import is_reserved
@@ -39,23 +39,14 @@ from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.core.task_states import ASSIGNED, HELD, WAITING
 from scaler_scheduler.requirements import Requirement, WorkerClass, describe_runtime, is_met_by_offer
 
-RECALL_SECONDS = 0.005
-"""Agents with less work than this per worker are asked for none while they progress: moving it would cost more."""
 BEHIND_SECONDS = 0.05
 """Tasks up to this long may queue behind a running one, so that the worker never waits for its next task."""
-REBALANCE_SECONDS = 0.01
-"""Interval between comparisons of the agents' loads, of which each may look at COMPARED_AGENTS."""
-PAUSE_SECONDS = 2e-6
-"""The interval is this much longer for each run that was looked at, which takes a twentieth of it."""
-COMPARED_AGENTS = 500
 WITHOUT_GRANT = 4
 """So many tasks per worker are dispatched although the client has no credit for their long results: enough to keep
 workers busy, few enough that the next ones may find credit."""
 AHEAD_RUNS = 8
 """Agents with so many runs per worker are sent no nodes ahead of their inputs: they have work while these travel, and
 another agent may get the nodes."""
-_SHORTEST_SECONDS = 2e-6
-"""Tasks are counted as at least this long when a number of tasks is derived from a time."""
 _STALE_ENTRIES = 64
 
 Plan = dict[AgentRecord, list[TaskRecord]]
@@ -63,7 +54,7 @@ Plan = dict[AgentRecord, list[TaskRecord]]
 
 
 class Dispatch:
-    """Decides in `assign` and `rebalance`; the other methods record what has changed."""
+    """Decides in `assign` and `speculate`; the other methods record what has changed."""
 
     def __init__(self, state: SchedulerState, completion: Completion) -> None:
         self._state = state
@@ -77,14 +68,7 @@ class Dispatch:
         self._classes_changed = False
         self._pressure = 0.0
         """How much is dispatched ahead: see `scaler_protocol.coalescing`."""
-        self._rebalance_at = 0.0
-        self._unbalanced = False
-        self._changed: dict[AgentRecord, None] = {}
-        """Agents whose numbers of runs or workers may have changed since the last comparison of loads."""
-        self._idle_workers: dict[WorkerClass, int] = {}
-        """By class, the sum of `AgentRecord.idle`; only numbers above 0."""
-        self._overloaded: dict[AgentRecord, None] = {}
-        """Agents with more runs than workers, at the last comparison."""
+        self.balance = Balance(state)
 
     def joined(self, agent: AgentRecord, now: float) -> None:
         """An agent has connected and can be given work."""
@@ -105,9 +89,7 @@ class Dispatch:
         self._state.with_room.pop(agent, None)
         self._state.with_other_runs.pop(agent, None)
         self._state.withdrawn.pop(agent, None)
-        self._changed.pop(agent, None)
-        self._overloaded.pop(agent, None)
-        self._set_idle(agent, 0)
+        self.balance.left(agent)
         agent.entry_version = -1
         worker_class = agent.worker_class
         self._short.left(agent)
@@ -181,7 +163,7 @@ class Dispatch:
             if agent.workers and not agent.resuming and not is_reserved(agent):
                 agent.entry_version += 1
                 self._list_room(agent, agent.active)
-        self._changed.update(self._state.with_room)
+        self.balance.changed(self._state.with_room)
         self._start_pinned()
         self._start_exclusive()
         self._start_suspects()
@@ -228,7 +210,7 @@ class Dispatch:
         """Exclusive tasks go to the agents that were reserved for them, once these are empty."""
         for agent in self._state.exclusive.reserve(self._state.agents.values()):
             agent.entry_version += 1  # it is given nothing else
-            self._changed[agent] = None
+            self.balance.changed((agent,))
             if (queued := agent.active - agent.workers) > 0 and not agent.recalling:
                 agent.recalling = True
                 self._state.send(agent.peer, Recall(queued))
@@ -357,7 +339,7 @@ class Dispatch:
         budget = agent.workers * (horizon + behind) - agent.load
         if budget <= 0:
             return max(0, idle)
-        return min(most, max(idle, math.ceil(budget / max(_SHORTEST_SECONDS, horizon if seconds is None else seconds))))
+        return min(most, max(idle, math.ceil(budget / max(SHORTEST_SECONDS, horizon if seconds is None else seconds))))
 
     def _granted(self, agent: AgentRecord, lane: LaneRecord) -> int | None:
         """How many tasks of this lane would be granted long results; None if that does not limit what is dispatched.
@@ -376,7 +358,7 @@ class Dispatch:
             task.cost = cost = horizon if seconds is None else seconds
             load += cost
         agent.load += load
-        tasks[0].group.lane.session.account(max(load, _SHORTEST_SECONDS * len(tasks)))
+        tasks[0].group.lane.session.account(max(load, SHORTEST_SECONDS * len(tasks)))
 
     def _replan(self, agent: AgentRecord, tasks: list[TaskRecord], plan: Plan) -> None:
         """Plan these tasks for an agent instead of those that it had; its capacity is listed again in the next turn."""
@@ -399,7 +381,7 @@ class Dispatch:
         if agent.consumables is not None:
             note_runs(agent, tasks)
         agent.progressed = True
-        self._changed[agent] = None
+        self.balance.changed((agent,))
         for group in groups:
             if group.run_times is not None:
                 self._completion.speculation.started(tasks, self._state.event_log.now)
@@ -456,92 +438,9 @@ class Dispatch:
             self._state.with_room[agent] = None
             self._send_run(agent, [second], [second.id], run_columns([second]))
 
-    def rebalance(self, now: float) -> None:
-        """If workers are idle after all waiting tasks they could run were assigned, ask for what agents have queued."""
-        if now < self._rebalance_at:
-            return
-        self._unbalanced = False
-        if len(self._state.agents) < 2:
-            return
-        self._compare_changed()
-        self._rebalance_at = now + REBALANCE_SECONDS * max(1.0, len(self._overloaded) / COMPARED_AGENTS)
-        if self._idle_workers and self._overloaded:
-            self._unbalanced = True
-            looked = self._recall(sum(self._idle_workers.values()), list(self._idle_workers))
-            self._rebalance_at += looked * PAUSE_SECONDS
-
-    def recall(self, count: int) -> None:
-        """Ask agents for about so many queued runs: workers that are not known here could begin with them."""
-        self._compare_changed()
-        self._recall(count, list(self._agent_counts))
-
-    def _compare_changed(self) -> None:
-        for agent in self._changed:
-            self._compare(agent)
-        self._changed.clear()
-
-    def _compare(self, agent: AgentRecord) -> None:
-        """Note whether an agent has idle workers, or more runs than workers."""
-        workers, active = agent.workers, agent.active
-        self._set_idle(agent, _idle_workers(agent))
-        if 0 < workers < active:
-            self._overloaded[agent] = None
-        else:
-            self._overloaded.pop(agent, None)
-
-    def _set_idle(self, agent: AgentRecord, idle: int) -> None:
-        if idle == agent.idle:
-            return
-        of_class = self._idle_workers.pop(agent.worker_class, 0) + idle - agent.idle
-        if of_class:
-            self._idle_workers[agent.worker_class] = of_class
-        agent.idle = idle
-
-    def _recall(self, idle: int, worker_classes: Sequence[WorkerClass]) -> int:
-        """Recall as many runs as there are idle workers, which are of these classes, or as occupy them for the horizon.
-
-        Agents without progress since the last comparison come first: their workers are in runs that take long, whatever
-        was expected of the queued ones. Then the most loaded ones follow. Those that had nothing to return when they
-        were last asked do not count: others are asked as well. Returns how many runs were looked at.
-        """
-        seconds, looked = idle * self._state.config.horizon_seconds, 0
-        movable: dict[Requirement, bool] = {}
-        for agent in sorted(self._overloaded, key=lambda agent: (agent.progressed, -agent.load / agent.workers)):
-            has_progressed, agent.progressed = agent.progressed, False
-            if agent.recalling or (has_progressed and agent.load / agent.workers < RECALL_SECONDS):
-                continue
-            if max(idle, seconds) <= 0:
-                continue
-            newest = _newest_movable(agent, worker_classes, movable)
-            looked += newest or len(agent.runs)
-            if newest:
-                cost = max(_SHORTEST_SECONDS, agent.load / agent.active)
-                queued = agent.active - agent.workers
-                count = min(max(idle, math.ceil(seconds / cost)), math.ceil(queued / 2))
-                if not agent.returned_none:
-                    idle, seconds = idle - count, seconds - count * cost
-                agent.recalling = True
-                # Its queue has another order: of a mixed one all is recalled.
-                self._state.send(agent.peer, Recall(count if newest == 1 else max(newest, queued)))
-        return looked
-
     def due(self) -> float | None:
         """When loads should be compared again, or tasks fail."""
-        foreign = self._foreign.due()
-        if not self._unbalanced and (not self._changed or len(self._state.agents) < 2):
-            return foreign
-        return self._rebalance_at if foreign is None else min(self._rebalance_at, foreign)
-
-    def check(self) -> None:
-        """Assert that the notes on loads are right, but for the agents that have changed since; for tests."""
-        by_class: dict[WorkerClass, int] = {}
-        for agent in self._state.agents.values():
-            by_class[agent.worker_class] = by_class.get(agent.worker_class, 0) + agent.idle
-            if agent not in self._changed and agent not in self._state.with_room:
-                assert agent.idle == (idle := _idle_workers(agent)), f"{agent.name} has {idle} idle workers"
-                assert (0 < agent.workers < agent.active) == (agent in self._overloaded), agent.name
-        assert self._idle_workers == {found: count for found, count in by_class.items() if count}
-        assert all(self._state.agents.get(agent.peer) is agent for agent in (*self._overloaded, *self._changed))
+        return min((due for due in (self._foreign.due(), self.balance.due()) if due is not None), default=None)
 
 
 def _least_loaded(heap: list[Entry]) -> AgentRecord | None:
@@ -552,26 +451,6 @@ def _least_loaded(heap: list[Entry]) -> AgentRecord | None:
             return agent
         heapq.heappop(heap)
     return None
-
-
-def _idle_workers(agent: AgentRecord) -> int:
-    """How many more runs could begin on the agent now."""
-    return 0 if is_reserved(agent) or agent.resuming else max(0, agent.workers - agent.active)
-
-
-def _newest_movable(agent: AgentRecord, worker_classes: Sequence[WorkerClass], known: dict[Requirement, bool]) -> int:
-    """How many of the agent's newest runs include one that could run on a worker of these classes; 0 if none could.
-
-    Those that are known to be on workers do not count. `known` holds what was found by requirement.
-    """
-    for count, (run, task) in enumerate(reversed(agent.runs.items()), 1):
-        requirement = task.group.lane.requirement
-        if (found := known.get(requirement)) is None:
-            found = not requirement.agent and any(not requirement.unmet_by(each) for each in worker_classes)
-            known[requirement] = found
-        if found and run not in agent.running and run not in agent.blocked:
-            return count
-    return 0
 
 
 def _room_ahead(agent: AgentRecord, active: int) -> int:

@@ -575,8 +575,8 @@ class AgentRecord:
     released: dict[int, None] = field(default_factory=dict)
     """Tasks of which it need not keep the outcome any more, and has not been told so yet."""
     recalling: bool = False
-    returned_none: bool = False
-    """Whether it had no run to return when it was last asked."""
+    recall_from: float = 0.0
+    """When it may be asked to return runs again; of agents without progress, the one with the earliest goes first."""
     progressed: bool = False
     """Whether it was given runs, or has reported results, since the loads were last compared."""
     idle: int = 0

@@ -440,7 +440,7 @@ class RelayCore:
         self._cancel(newest, now)
         self._wanted_back = message.count - len(newest)
         if self._wanted_back:
-            self._core.recall(self._wanted_back)
+            self._core.recall(self._wanted_back, now)
 
     def _returned(self, peer: bytes, event: Returned, now: float) -> None:
         """Give back what an agent returns, as far as the scheduler has last asked for more than could be given then."""
