@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from types import FrameType
 from typing import Any
@@ -230,3 +231,19 @@ def node_cost(layers: int, width: int = 100) -> float:
 def test_a_node_costs_few_instructions_however_large_its_graph_is() -> None:
     few, many = node_cost(5), node_cost(25)
     assert max(few, many) < NODE_INSTRUCTIONS and is_flat(int(few), int(many)), (few, many)
+
+
+def test_a_task_costs_the_same_with_many_priorities_and_little_more_than_one_among_its_like() -> None:
+    """Each task has a lane of its own; a host has room for many."""
+    submitted, given = {}, {}
+    for count in (1, 1, 200, 2000):  # the first time, functions are made that stay
+        scheduler = Scheduler(0)
+        scheduler.join(Role.AGENT, agent(0), workers=100, queue_size=1000, **LINUX)
+        scheduler.turn()
+        groups, tasks = tuple(Group(FUNCTION, priority=number) for number in range(count)), max(200, count)
+        submitted[count] = instructions(partial(scheduler.submit, tasks, groups)) // tasks
+        given[count] = instructions(scheduler.turn) // 100
+        assert len(scheduler.runs[agent(0)]) == 100
+    assert is_flat(submitted[200], submitted[2000]), submitted
+    assert is_flat(given[200], given[2000]), given
+    assert given[2000] < 4 * given[1], given

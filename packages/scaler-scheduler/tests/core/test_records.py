@@ -52,10 +52,12 @@ class Lane:
 
     def do(self, step: str, number: int) -> None:
         if step == "take":
-            taken = self.queue.take(self.queue.of_class(self.worker_class), lambda lane: number % 33)
+            queue, most = self.queue.of_class(self.worker_class), number % 33
+            assert queue.next() is (self.lane if self.waiting else None)
+            taken = self.queue.take(queue, most) if most else []
             expected, self.waiting = self.waiting[: len(taken)], self.waiting[len(taken) :]
             assert [task.id for task in taken] == expected
-            assert len(taken) == min(number % 33, len(expected + self.waiting))
+            assert len(taken) == min(most, len(expected + self.waiting))
             assert all(task.call == call_of(task.id) and task.state == WAITING for task in taken)
             self.taken += taken
         elif step == "again":

@@ -18,7 +18,7 @@ from __future__ import annotations
 import heapq
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from scaler_protocol.coalescing import QUEUED_WAIT_SHARE, pressure, tasks_ahead
@@ -31,8 +31,9 @@ from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.exclusive import is_reserved
 from scaler_scheduler.core.foreign_runtimes import ForeignRuntimes
 from scaler_scheduler.core.function_record import FunctionRecord
+from scaler_scheduler.core.queue import QUANTUM, ClassQueue
 from scaler_scheduler.core.records import AgentRecord, GroupRecord, LaneRecord, TaskRecord
-from scaler_scheduler.core.run_messages import message_parts, names_released, run_columns, run_message
+from scaler_scheduler.core.run_messages import functions_of, message_parts, names_released, run_columns, run_message
 from scaler_scheduler.core.shares import note_runs, room_for
 from scaler_scheduler.core.short_agents import Entry, ShortAgents
 from scaler_scheduler.core.state import SchedulerState
@@ -117,7 +118,7 @@ class Dispatch:
     def check_eligible(self, lane: LaneRecord, now: float) -> None:
         """Tasks were added to a lane: if no connected worker can run them, log it once, and doubt their Python."""
         requirement = lane.requirement
-        if not self._agent_counts or self._may_be_served(requirement):
+        if lane.listed or not self._agent_counts or self._may_be_served(requirement):
             return
         self._log_unserved(requirement)
         if self._foreign.is_foreign(requirement.runtime):
@@ -222,10 +223,9 @@ class Dispatch:
         """Suspects go first, and stay on the agents that were chosen to keep them apart."""
         agents, changed = self._state.agents.values(), bool(self._state.with_room)
         for agent, task in self._state.suspects.assign(agents, changed=changed):
-            if not self._start_sharing(agent, [task]):
-                tasks = with_followers([task], _room_ahead(agent, agent.active + 1))
-                self._add_load(agent, tasks)
-                self._start(agent, tasks)
+            tasks = with_followers([task], _room_ahead(agent, agent.active + 1, task.group.lane))
+            self._add_load(agent, tasks)
+            self._start(agent, tasks)
 
     def _start_nested(self) -> None:
         """Tasks of parents that run outside of their agent's host go there at once, whatever waits there already.
@@ -280,42 +280,35 @@ class Dispatch:
                 return
             if (part := self._short.part_for(agent, parts) if parts else queue) is None:
                 continue
-            room: int | None = None
+            if part.next() is None:
+                return
+            heapq.heappop(heap)
+            if not (tasks := self._take(agent, active, part, share, one_lane=bool(parts))):
+                continue
+            if parts and _shares(agent, tasks[0].group.lane):  # what is left is counted by runs
+                self._start(agent, tasks)
+            else:
+                plan.setdefault(agent, []).extend(tasks)
+            self._list_room(agent, active + len(tasks))
+            if parts:
+                self._short.reconsider(worker_class, parts)
 
-            def limit(lane: LaneRecord, agent: AgentRecord = agent, active: int = active, share: int = share) -> int:
-                nonlocal room
-                room = min(share, self._room(agent, active, lane))
-                return room
-
-            taken = waiting.take(part, limit)
-            if taken:
-                heapq.heappop(heap)
-                self._plan(agent, taken, active, plan, is_sharing=bool(parts))
-                if parts:
-                    self._short.reconsider(worker_class, parts)
-            elif room is None:
-                return  # no lane was offered: no task waits for this class
-            elif not room:
-                heapq.heappop(heap)  # otherwise the lanes had only tasks that nobody wants any more
-
-    def _plan(self, agent: AgentRecord, taken: list[TaskRecord], active: int, plan: Plan, *, is_sharing: bool) -> None:
-        """Plan these tasks, of one lane, for an agent with `active` ones; start them if they take consumables."""
-        if is_sharing and self._start_sharing(agent, taken):
-            tasks = taken
-        else:
-            tasks = with_followers(taken, _room_ahead(agent, active + len(taken)))
-            self._add_load(agent, tasks)
-            plan.setdefault(agent, []).extend(tasks)
-        self._list_room(agent, active + len(tasks))
-
-    def _start_sharing(self, agent: AgentRecord, tasks: list[TaskRecord]) -> bool:
-        """Start these tasks, of one lane, at once if they take consumables: what is left is counted by runs."""
-        if not tasks[0].group.lane.requirement.share_of(agent.worker_class):
-            return False
-        self._add_load(agent, tasks)
-        self._start(agent, tasks)
-        self._short.changed()
-        return True
+    def _take(
+        self, agent: AgentRecord, active: int, queue: ClassQueue, most: int, *, one_lane: bool
+    ) -> list[TaskRecord]:
+        """The next tasks for an agent, which has `active` ones: at most `most`, and QUANTUM if of several lanes."""
+        tasks: list[TaskRecord] = []
+        while len(tasks) < most and (lane := queue.next()) is not None:
+            if (room := self._room(agent, active + len(tasks), lane)) <= 0:
+                break
+            taken = self._state.waiting.take(queue, min(room, most - len(tasks)), one_lane=one_lane)
+            taken = with_followers(taken, _room_ahead(agent, active + len(tasks) + len(taken), lane))
+            self._add_load(agent, taken)
+            tasks += taken
+            if one_lane:
+                break
+            most = min(most, QUANTUM)
+        return tasks
 
     def _room(self, agent: AgentRecord, active: int, lane: LaneRecord) -> int:
         """How many tasks of this lane the agent, which has `active` ones, should be given now."""
@@ -371,7 +364,7 @@ class Dispatch:
     def _start(self, agent: AgentRecord, tasks: list[TaskRecord]) -> None:
         """Make a run of each task, and send them in messages of bounded size."""
         groups = {task.group for task in tasks}
-        if any(_undefined(agent, group) for group in groups):
+        if _undefined(agent, groups):
             tasks = self._hold_undefined(agent, tasks)
         run, runs = self._state.new_runs(len(tasks)), agent.runs
         for task in tasks:
@@ -380,6 +373,7 @@ class Dispatch:
             run += 1
         if agent.consumables is not None:
             note_runs(agent, tasks)
+            self._short.changed()
         agent.progressed = True
         self.balance.changed((agent,))
         for group in groups:
@@ -399,7 +393,7 @@ class Dispatch:
         ready: list[TaskRecord] = []
         held: list[TaskRecord] = []
         for task in tasks:
-            undefined = _undefined(agent, task.group)
+            undefined = _undefined(agent, (task.group,))
             if not undefined:
                 ready.append(task)
                 continue
@@ -453,17 +447,23 @@ def _least_loaded(heap: list[Entry]) -> AgentRecord | None:
     return None
 
 
-def _room_ahead(agent: AgentRecord, active: int) -> int:
-    """How many nodes an agent with so many runs may be sent ahead of their inputs; a relay is sent none."""
-    if agent.relay_incarnation:
+def _room_ahead(agent: AgentRecord, active: int, lane: LaneRecord) -> int:
+    """How many nodes an agent with so many runs may be sent ahead of their inputs; a relay is sent none.
+
+    Nor are such sent that take consumables: an agent has no more runs of these than it has enough for.
+    """
+    if agent.relay_incarnation or _shares(agent, lane):
         return 0
     return agent.workers * agent.queue_size - active if active < AHEAD_RUNS * agent.workers else 0
 
 
-def _undefined(agent: AgentRecord, group: GroupRecord) -> list[FunctionRecord]:
-    """The functions of a group whose bytes neither the agent nor the scheduler has."""
+def _shares(agent: AgentRecord, lane: LaneRecord) -> bool:
+    """Whether runs of this lane take consumables of the agent."""
+    return agent.consumables is not None and bool(lane.requirement.share_of(agent.worker_class))
+
+
+def _undefined(agent: AgentRecord, groups: Collection[GroupRecord]) -> list[FunctionRecord]:
+    """The functions of groups whose bytes neither the agent nor the scheduler has."""
     return [
-        function
-        for function in (group.function, group.serializer)
-        if function is not None and function.body is None and function.id not in agent.functions
+        function for function in functions_of(groups) if function.body is None and function.id not in agent.functions
     ]

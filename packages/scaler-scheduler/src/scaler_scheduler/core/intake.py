@@ -296,7 +296,8 @@ class Intake:
         key = (group, root, depth, agent)
         record = session.groups.get(key)
         if record is not None:
-            session.groups.move_to_end(key)
+            if len(session.groups) > GROUPS_LIMIT // 2:  # others may be forgotten before it
+                session.groups.move_to_end(key)
         else:
             needs = tuple(sorted(zip(group.capability_names, group.capability_values, strict=True)))
             runtime = None if group.encoding == Encoding.JSON else session.runtime

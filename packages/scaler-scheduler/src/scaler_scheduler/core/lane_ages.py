@@ -26,13 +26,13 @@ class LaneAges:
     def added(self, count: int, size: int, now: float) -> None:
         """So many tasks were added to the lane, which had `size` ones."""
         batches = self._batches
+        self._added += count
         if not size:
             batches.clear()
-        self._added += count
-        if batches and now < batches[-1][0] + max(AGE_SECONDS, (now - batches[0][0]) / AGE_SHARE):
+        elif (since := now - batches[-1][0]) < AGE_SECONDS or since < (now - batches[0][0]) / AGE_SHARE:
             batches[-1] = batches[-1][0], self._added
-        else:
-            batches.append((now, self._added))
+            return
+        batches.append((now, self._added))
 
     def first(self, count: int, size: int) -> Iterable[tuple[float, int]]:
         """When the first `count` of the `size` tasks that the lane has were added: times, and of how many tasks."""
@@ -53,8 +53,8 @@ class LaneAges:
 
     def oldest(self, size: int) -> float:
         """When the first task was added, of the `size` ones that the lane has."""
-        batches, gone = self._batches, self._added - size
-        while len(batches) > 1 and batches[0][1] <= gone:
+        batches = self._batches
+        while len(batches) > 1 and batches[0][1] <= self._added - size:
             batches.popleft()
         return batches[0][0] if batches else 0.0
 

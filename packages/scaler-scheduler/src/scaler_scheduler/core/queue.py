@@ -19,7 +19,8 @@ No task overtakes an older one that waits for the same consumable there, so that
 
 A lane is registered as long as a session remembers one of its groups, or a task waits in it.
 
-Invariants: a lane with tasks is in the level of every class that can run it; `count` is the number of WAITING tasks.
+Invariants: a lane with entries has a task that is wanted, and is in the level of every class that can run it; `count`
+is the number of WAITING tasks.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from scaler_scheduler.requirements import Requirement, WorkerClass
 
 AGEING_SECONDS = 60.0
 QUANTUM = 32
-"""Most tasks taken from one lane at once while tasks wait in others."""
+"""Most tasks of one session taken at once while others wait."""
 REPORTED_LIMIT = 100
 """How many logged requirements that no class meets are remembered."""
 _STALE_ENTRIES = 64
@@ -62,7 +63,7 @@ class _PriorityLevel:
         if lanes is None:
             lanes = self._lanes[session] = []
             heapq.heappush(self._turns, _turn(session))
-        heapq.heappush(lanes, (-lane.depth, lane.first.id, id(lane), lane))
+        heapq.heappush(lanes, _place(lane))
 
     def next(self) -> LaneRecord | None:
         """The lane to serve next, or None."""
@@ -74,16 +75,32 @@ class _PriorityLevel:
             if not lanes:
                 heapq.heappop(self._turns)
                 del self._lanes[session]
-            elif served != session.served:
+            elif served != session.served and len(self._turns) > 1:
                 heapq.heapreplace(self._turns, _turn(session))
             else:
                 return lanes[0][-1]
         return None
 
-    def take_out(self, lane: LaneRecord) -> bool:
-        """Remove the lane that `next` returned; returns whether no other lane is left."""
-        heapq.heappop(self._lanes[lane.session])
-        return not self._lanes[lane.session] and len(self._turns) == 1
+    def taken_from(self, lane: LaneRecord) -> bool:
+        """The lane that `next` returned has fewer tasks; returns whether no lane of the level has any."""
+        lanes = self._lanes[lane.session]
+        if lane.size:
+            heapq.heapreplace(lanes, _place(lane))
+            return False
+        heapq.heappop(lanes)
+        if not lanes:
+            heapq.heappop(self._turns)
+            del self._lanes[lane.session]
+        return not self._turns
+
+    def is_only(self, lane: LaneRecord) -> bool:
+        """Whether no other lane than the one that `next` returned is listed."""
+        return len(self._turns) == len(self._lanes[lane.session]) == 1
+
+
+def _place(lane: LaneRecord) -> tuple[int, int, int, LaneRecord]:
+    """A lane's heap entry."""
+    return -lane.depth, lane.first.id, id(lane), lane
 
 
 def _turn(session: SessionRecord) -> tuple[float, int, int, SessionRecord]:
@@ -134,9 +151,15 @@ class ClassQueue:
             heapq.heapreplace(self._order, (current.key, priority))
         return None
 
-    def take_out(self, lane: LaneRecord) -> bool:
-        """Remove the lane that `next` returned; returns whether no other lane is left."""
-        if not self.levels[lane.priority].take_out(lane):
+    def taken_from(self, lane: LaneRecord) -> None:
+        """The lane that `next` returned has fewer tasks."""
+        if self.levels[lane.priority].taken_from(lane):
+            heapq.heappop(self._order)
+            del self.levels[lane.priority]
+
+    def is_only(self, lane: LaneRecord) -> bool:
+        """Whether no other lane than the one that `next` returned has tasks."""
+        if not self.levels[lane.priority].is_only(lane):
             return False
         if len(self.levels) == 1:
             return True
@@ -249,10 +272,8 @@ class TaskQueue:
 
     def _forget_if_unused(self, lane: LaneRecord) -> None:
         """Drop the lane if it has neither groups nor tasks."""
-        if lane.registered and lane.groups <= 0 and lane.size <= lane.tombstones:
+        if lane.registered and lane.groups <= 0 and not lane.size:
             del lane.session.lanes[lane.key]
-            lane.clear()
-            lane.listed = False
             self._forget(lane)
 
     def _forget(self, lane: LaneRecord) -> None:
@@ -286,15 +307,19 @@ class TaskQueue:
                 queues.append(queue)
                 self._reported.discard(requirement)
                 for lane in self._lanes[requirement]:
-                    if lane.listed:
+                    if lane.size:
+                        lane.listed = True
                         queue.add(lane)
 
     def remove_class(self, worker_class: WorkerClass) -> None:
         """The last agent of this class is gone."""
         plain = self._classes.pop(worker_class)
         gone = list(self._parts.pop(worker_class, {(): plain}).values())
-        for queues in self._requirements.values():
+        for requirement, queues in self._requirements.items():
             queues[:] = [queue for queue in queues if queue not in gone]
+            if not queues:
+                for lane in self._lanes[requirement]:
+                    lane.listed = False
 
     def counts(self) -> Iterator[tuple[Requirement, int]]:
         """How many tasks wait, by what they need; 0 where none does."""
@@ -380,8 +405,9 @@ class TaskQueue:
             self._list(lane)
 
     def _list(self, lane: LaneRecord) -> None:
-        lane.listed = True
-        for queue in self._requirements[lane.requirement]:
+        queues = self._requirements[lane.requirement]
+        lane.listed = bool(queues)
+        for queue in queues:
             queue.add(lane)
 
     def discard(self, task: TaskRecord) -> None:
@@ -392,9 +418,9 @@ class TaskQueue:
         self.count -= 1
         lane.session.wait(-1)
         lane.tombstones += 1
-        if lane.tombstones > 64 and lane.tombstones > lane.size // 2:
+        if 64 < lane.tombstones < lane.size < 2 * lane.tombstones:
             lane.drop_unwanted(task)
-        self._forget_if_unused(lane)
+        self._drop_unwanted(lane)
 
     def remove(self, task: TaskRecord) -> None:
         """A waiting task turned out to be running: remove its entry at once, since the task may be queued again."""
@@ -402,8 +428,15 @@ class TaskQueue:
         self.count -= 1
         lane.session.wait(-1)
         lane.remove(task)
-        lane.listed = lane.listed and bool(lane.size)
-        self._forget_if_unused(lane)
+        self._drop_unwanted(lane)
+
+    def _drop_unwanted(self, lane: LaneRecord) -> None:
+        """A lane has lost a task: one without any that is wanted has no entries, and levels drop it."""
+        if (size := lane.size) <= lane.tombstones:
+            if size:
+                lane.clear()
+            lane.listed = False
+            self._forget_if_unused(lane)
 
     def has_tasks_for(self, worker_class: WorkerClass) -> bool:
         """Whether a task waits that workers of this class could run, whatever the runs there have taken."""
@@ -435,45 +468,51 @@ class TaskQueue:
         """All queues of the classes whose agents have consumables."""
         return self._parts
 
-    def take(self, queue: ClassQueue, limit: Callable[[LaneRecord], int]) -> list[TaskRecord]:
-        """The next tasks for workers of a class, all of one lane, at most `limit(lane)`; empty if there are none.
+    def take(self, queue: ClassQueue, most: int, *, one_lane: bool = False) -> list[TaskRecord]:
+        """The next tasks of a class: at most `most`, and QUANTUM if others wait; all of one session and function.
 
-        The caller charges their session with what they will take.
+        They may be of several lanes: what is the same for all of them is done once, however few each lane has. The
+        caller charges their session with what they will take.
         """
-        while lane := queue.next():
-            room = limit(lane)
-            if not room:
+        taken: list[TaskRecord] = []
+        if (lane := queue.next()) is None:
+            return taken
+        session, function = lane.session, lane.first.group.function
+        if most > QUANTUM and not queue.is_only(lane):
+            most = QUANTUM
+        while lane is not None and lane.session is session and lane.first.group.function is function:
+            taken += self._take_from(lane, most - len(taken))
+            queue.taken_from(lane)
+            if one_lane or len(taken) >= most:
                 break
-            alone = queue.take_out(lane)
-            taken = self._take_from(lane, room if alone else min(room, QUANTUM))
-            if lane.size:
-                queue.add(lane)
-            if taken:
-                return taken
-        return []
+            lane = queue.next()
+        self._dispatched(session, len(taken))
+        return taken
 
     def take_all(self, lane: LaneRecord) -> list[TaskRecord]:
         """All tasks of a lane, even if it is not next."""
+        if not lane.size:
+            return []
         taken = self._take_from(lane, lane.size)
+        self._dispatched(lane.session, len(taken))
         for queue in self._requirements.get(lane.requirement, ()):
             if level := queue.levels.get(lane.priority):
                 level.next()  # drops empty lanes at its top
         return taken
 
     def _take_from(self, lane: LaneRecord, limit: int) -> list[TaskRecord]:
-        size = lane.size
+        size = lane.size if self._event_log.measuring else 0
         taken = lane.pop(limit)
-        if taken:
-            if self._event_log.measuring:
-                self._event_log.waited(lane.ages.first(len(taken), size))
-            root = lane.session
-            self._served = max(self._served, root.served)
-            root.wait(-len(taken))
-            self.count -= len(taken)
-        if not lane.size:
-            lane.listed = False
-            self._forget_if_unused(lane)
+        if size:
+            self._event_log.waited(lane.ages.first(len(taken), size))
+        self._drop_unwanted(lane)
         return taken
+
+    def _dispatched(self, root: SessionRecord, count: int) -> None:
+        """So many tasks of a session do not wait any more."""
+        self._served = max(self._served, root.served)
+        root.wait(-count)
+        self.count -= count
 
     def drop_session(self, session: SessionRecord) -> None:
         """A root session is over, and none of its tasks is wanted. Costs time in proportion to its own lanes."""

@@ -113,9 +113,9 @@ class SessionRecord:
 
     def wait(self, tasks: int) -> None:
         """So many more tasks of this root session wait; less than 0 for fewer."""
-        self.share.waiting -= bool(self.waiting)
-        self.waiting += tasks
-        self.share.waiting += bool(self.waiting)
+        before, self.waiting = self.waiting, self.waiting + tasks
+        if not (before and self.waiting):
+            self.share.waiting += bool(self.waiting) - bool(before)
 
     def join(self, share: KeyShare) -> None:
         """The session is one of the sessions of a key."""
@@ -204,6 +204,7 @@ class LaneRecord:
     tombstones: int = 0
     """Entries of tasks that are not wanted any more."""
     listed: bool = False
+    """Whether it has tasks, and queues of worker classes have it."""
     ages: LaneAges = field(default_factory=LaneAges)
     groups: int = 0
     """Remembered groups whose tasks wait here."""
@@ -274,18 +275,19 @@ class LaneRecord:
     def _pop_first(self, limit: int) -> list[TaskRecord]:
         """The first tasks, at least one and at most `limit`, which are all of one block or of none."""
         tasks = self.tasks
-        if isinstance(block := tasks[0], TaskBlock):
-            taken = block.take(limit)
-            if not len(block):
-                tasks.popleft()
-                self.open_first()
+        first = tasks.popleft()
+        if isinstance(first, TaskBlock):
+            taken = first.take(limit)
+            if len(first):
+                tasks.appendleft(first)
         else:
-            taken = []
+            taken = [first]
             while tasks and len(taken) < limit and isinstance(task := tasks[0], TaskRecord):
                 tasks.popleft()
                 taken.append(task)
-            self.open_first()
         self.queued -= len(taken)
+        if tasks:
+            self.open_first()
         return taken
 
     def open_first(self) -> None:
@@ -306,7 +308,7 @@ class LaneRecord:
         self.queued -= 1
 
     def drop_unwanted(self, task: TaskRecord) -> None:
-        """Remove all entries of tasks that do not wait any more, and that of this one, but keep one entry at least."""
+        """Remove all entries of tasks that do not wait any more, and that of this one."""
         alive = deque[TaskRecord | TaskBlock]()
         for entry in self.tasks:
             if isinstance(entry, TaskRecord):
@@ -320,9 +322,6 @@ class LaneRecord:
         self.ready = [entry for entry in self.ready if entry[-1].state == WAITING and entry[-1] is not task]
         heapq.heapify(self.ready)
         self.tombstones = 0
-        if not alive and not self.ready:  # levels drop an empty lane, which would still count as listed
-            alive.append(task)
-            self.tombstones = 1
         self.tasks, self.queued = alive, sum([len(entry) if isinstance(entry, TaskBlock) else 1 for entry in alive])
 
     def clear(self) -> None:

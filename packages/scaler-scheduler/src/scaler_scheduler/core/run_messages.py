@@ -6,7 +6,7 @@ have any.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -64,20 +64,21 @@ def _group_for(agent: AgentRecord, group: GroupRecord) -> Group:
     return replace(group.for_agents, capability_names=names, capability_values=values)
 
 
-def _functions_to_send(agent: AgentRecord, groups: Iterable[GroupRecord]) -> list[FunctionRecord]:
+def functions_of(groups: Collection[GroupRecord]) -> Iterable[FunctionRecord]:
+    """The functions and serializers of groups: most groups have the same ones."""
+    found: dict[FunctionRecord | None, None] = dict.fromkeys([group.function for group in groups])
+    found.update(dict.fromkeys([group.serializer for group in groups]))
+    return [function for function in found if function is not None]
+
+
+def _functions_to_send(agent: AgentRecord, groups: Collection[GroupRecord]) -> list[FunctionRecord]:
     """The functions of these groups that the agent does not keep; from now on it does."""
-    functions = {
-        function.id: function
-        for group in groups
-        for function in (group.function, group.serializer)
-        if function is not None and function.id not in agent.functions
-    }
-    if not functions:
-        return []
-    agent.functions.update(dict.fromkeys(functions))
+    functions = [function for function in functions_of(groups) if function.id not in agent.functions]
+    for function in functions:
+        agent.functions[function.id] = None
     while len(agent.functions) > KEPT_FUNCTIONS:
         del agent.functions[next(iter(agent.functions))]
-    return list(functions.values())
+    return functions
 
 
 def names_released(agent: AgentRecord, ids: Iterable[int], needs: Iterable[int]) -> bool:
