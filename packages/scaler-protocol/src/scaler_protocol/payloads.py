@@ -28,6 +28,11 @@ class Payloads(Sequence[bytes]):
         return column
 
     @property
+    def is_split(self) -> bool:
+        """Whether its parts exist as separate byte strings."""
+        return self._parts is not None
+
+    @property
     def lengths(self) -> Sequence[int]:
         """The length of each part in bytes."""
         if self._lengths is None:
@@ -64,19 +69,18 @@ class Payloads(Sequence[bytes]):
         frame = memoryview(self._frame)
         return (frame[at:end] for at, end in pairwise(accumulate(self._lengths, initial=0)))
 
-    def some(self, begin: int, end: int, offset: int) -> tuple[Sequence[bytes], int]:
+    def some(self, begin: int, end: int, offset: int) -> tuple[Payloads, int]:
         """The parts from `begin` to `end`, which start at an offset of the frame, and the offset where they end.
 
         The other parts are not made.
         """
         if self._parts is not None:
             parts = self._parts[begin:end]
-            return parts, offset + sum(map(len, parts))
+            return Payloads(parts), offset + sum(map(len, parts))
         assert self._frame is not None and self._lengths is not None
-        frame, ends = self._frame, list(accumulate(self._lengths[begin:end], initial=offset))
-        if isinstance(frame, memoryview):
-            return [bytes(frame[at:until]) for at, until in pairwise(ends)], ends[-1]
-        return [frame[at:until] for at, until in pairwise(ends)], ends[-1]
+        lengths = self._lengths[begin:end]
+        until = offset + sum(lengths)
+        return Payloads.cut(self._frame[offset:until], lengths), until
 
     def __len__(self) -> int:
         return len(self._lengths if self._parts is None else self._parts)  # type: ignore[arg-type]

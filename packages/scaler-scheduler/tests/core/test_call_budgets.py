@@ -65,7 +65,7 @@ def test_a_client_that_keeps_to_its_credit_is_never_refused() -> None:
     for _ in range(5):
         records = has.submit(1, 8, SESSION_CREDIT // 8)
         for record in records:
-            record.call = b""  # it has ended
+            record.calls = b""  # it has ended
 
 
 def test_a_client_that_ignores_its_credit_is_refused_at_twice_the_credit() -> None:
@@ -75,7 +75,7 @@ def test_a_client_that_ignores_its_credit_is_refused_at_twice_the_credit() -> No
     with pytest.raises(ProtocolError, match=r"session 1 has 67,108,864 bytes of calls .* credit is 33,554,432"):
         has.submit(1, 1, 100)
     has.submit(2, 1, MEGABYTE)
-    next(has.sessions[1].records()).call = b""
+    next(has.sessions[1].records()).calls = b""
     has.submit(1, 1, 100)
 
 

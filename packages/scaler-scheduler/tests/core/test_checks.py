@@ -318,7 +318,10 @@ def test_a_decision_does_not_look_at_every_priority(make_driver: type[SchedulerD
 
         def decide(room: TaskQueue = room, taken: list[int] = taken) -> None:
             for _ in range(20):
-                taken.extend(task.id for task in room.take(room.of_class(offer), 1))
+                queue = room.of_class(offer)
+                lane = queue.next()
+                assert lane is not None
+                taken.extend(task.id for task in room.take(queue, lane, 1))
 
         costs.append(work(decide))
         assert taken == tasks[:-21:-1]

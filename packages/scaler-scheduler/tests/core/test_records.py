@@ -53,8 +53,9 @@ class Lane:
     def do(self, step: str, number: int) -> None:
         if step == "take":
             queue, most = self.queue.of_class(self.worker_class), number % 33
-            assert queue.next() is (self.lane if self.waiting else None)
-            taken = self.queue.take(queue, most) if most else []
+            lane = queue.next()
+            assert lane is (self.lane if self.waiting else None)
+            taken = self.queue.take(queue, lane, most) if lane is not None and most else []
             expected, self.waiting = self.waiting[: len(taken)], self.waiting[len(taken) :]
             assert [task.id for task in taken] == expected
             assert len(taken) == min(most, len(expected + self.waiting))

@@ -101,7 +101,7 @@ class Completion:
                 continue
             values.append(position)
             nodes.append(record)
-            record.state, record.call, record.run = DONE, b"", 0
+            record.state, record.calls, record.run = DONE, b"", 0
             outcome = status, result, position in stored
             if self._state.recorder is not None:
                 self._state.recorder.ended(record, outcome, profile_of(report, position), report.agent)
@@ -314,7 +314,7 @@ class Completion:
     ) -> None:
         if record.state == HELD:
             self._state.leave_apart(record)
-        record.state, record.call, record.run = DONE, b"", 0
+        record.state, record.calls, record.run = DONE, b"", 0
         event_log = self._state.event_log
         self._state.count_ended(record, outcome[0])
         if event_log.measuring:

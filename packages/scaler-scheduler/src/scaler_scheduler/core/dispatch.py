@@ -280,10 +280,10 @@ class Dispatch:
                 return
             if (part := self._short.part_for(agent, parts) if parts else queue) is None:
                 continue
-            if part.next() is None:
+            if (lane := part.next()) is None:
                 return
             heapq.heappop(heap)
-            if not (tasks := self._take(agent, active, part, share, one_lane=bool(parts))):
+            if not (tasks := self._take(agent, active, part, lane, share, one_lane=bool(parts))):
                 continue
             if parts and _shares(agent, tasks[0].group.lane):  # what is left is counted by runs
                 self._start(agent, tasks)
@@ -294,20 +294,23 @@ class Dispatch:
                 self._short.reconsider(worker_class, parts)
 
     def _take(
-        self, agent: AgentRecord, active: int, queue: ClassQueue, most: int, *, one_lane: bool
+        self, agent: AgentRecord, active: int, queue: ClassQueue, lane: LaneRecord | None, most: int, *, one_lane: bool
     ) -> list[TaskRecord]:
-        """The next tasks for an agent, which has `active` ones: at most `most`, and QUANTUM if of several lanes."""
+        """Tasks for an agent with `active` ones, from this lane, which is next, and those after it.
+
+        At most `most`, and QUANTUM if they are of several lanes.
+        """
         tasks: list[TaskRecord] = []
-        while len(tasks) < most and (lane := queue.next()) is not None:
-            if (room := self._room(agent, active + len(tasks), lane)) <= 0:
-                break
-            taken = self._state.waiting.take(queue, min(room, most - len(tasks)), one_lane=one_lane)
-            taken = with_followers(taken, _room_ahead(agent, active + len(tasks) + len(taken), lane))
-            self._add_load(agent, taken)
-            tasks += taken
-            if one_lane:
-                break
+        while lane is not None and (room := self._room(agent, active + len(tasks), lane)) > 0:
+            limit = min(room, most - len(tasks))
+            taken = self._state.waiting.take(queue, lane, limit, one_lane=one_lane)
+            followed = with_followers(taken, _room_ahead(agent, active + len(tasks) + len(taken), lane))
+            self._add_load(agent, followed)
+            tasks += followed
             most = min(most, QUANTUM)
+            if one_lane or len(taken) >= limit or len(tasks) >= most:
+                break
+            lane = queue.next()
         return tasks
 
     def _room(self, agent: AgentRecord, active: int, lane: LaneRecord) -> int:
@@ -366,11 +369,10 @@ class Dispatch:
         groups = {task.group for task in tasks}
         if _undefined(agent, groups):
             tasks = self._hold_undefined(agent, tasks)
-        run, runs = self._state.new_runs(len(tasks)), agent.runs
-        for task in tasks:
+        first, runs = self._state.new_runs(len(tasks)), agent.runs
+        for run, task in enumerate(tasks, first):
             task.state, task.agent, task.run = ASSIGNED, agent, run
             runs[run] = task
-            run += 1
         if agent.consumables is not None:
             note_runs(agent, tasks)
             self._short.changed()

@@ -353,7 +353,7 @@ def _merge(session: SessionRecord, records: list[TaskRecord], plain: bool) -> tu
         else:
             copy.state = GONE
             if known.group.lane.calls_missing and plain:
-                known.group, known.call = copy.group, copy.call
+                known.group, known.calls = copy.group, copy.calls
                 met.append(copy)
     return new, met
 

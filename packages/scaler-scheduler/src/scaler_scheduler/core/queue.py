@@ -468,24 +468,24 @@ class TaskQueue:
         """All queues of the classes whose agents have consumables."""
         return self._parts
 
-    def take(self, queue: ClassQueue, most: int, *, one_lane: bool = False) -> list[TaskRecord]:
-        """The next tasks of a class: at most `most`, and QUANTUM if others wait; all of one session and function.
+    def take(self, queue: ClassQueue, lane: LaneRecord, most: int, *, one_lane: bool = False) -> list[TaskRecord]:
+        """Tasks of the lane that is next in this queue, and of those after it that begin with the same session and
+        function: at most `most`, and QUANTUM if others wait.
 
-        They may be of several lanes: what is the same for all of them is done once, however few each lane has. The
-        caller charges their session with what they will take.
+        What is the same for all of them is done once, however few each lane has. The caller charges their session with
+        what they will take.
         """
-        taken: list[TaskRecord] = []
-        if (lane := queue.next()) is None:
-            return taken
         session, function = lane.session, lane.first.group.function
         if most > QUANTUM and not queue.is_only(lane):
             most = QUANTUM
-        while lane is not None and lane.session is session and lane.first.group.function is function:
-            taken += self._take_from(lane, most - len(taken))
-            queue.taken_from(lane)
-            if one_lane or len(taken) >= most:
+        taken = self._take_from(lane, most)
+        queue.taken_from(lane)
+        while len(taken) < most and not one_lane:
+            following = queue.next()
+            if following is None or following.session is not session or following.first.group.function is not function:
                 break
-            lane = queue.next()
+            taken += self._take_from(following, most - len(taken))
+            queue.taken_from(following)
         self._dispatched(session, len(taken))
         return taken
 

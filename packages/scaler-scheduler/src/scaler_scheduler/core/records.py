@@ -19,6 +19,7 @@ from scaler_scheduler.core.graph_record import GraphRecord
 from scaler_scheduler.core.lane_ages import LaneAges
 from scaler_scheduler.core.node_columns import NodeColumns
 from scaler_scheduler.core.run_times import RunTimes
+from scaler_scheduler.core.shared_calls import SharedCalls, share
 from scaler_scheduler.core.task_extra import RunNotes, TaskExtra
 from scaler_scheduler.core.task_states import DONE, HELD, WAITING, KeptOutcome, Outcome
 from scaler_scheduler.requirements import Requirement, Runtime, WorkerClass
@@ -355,12 +356,13 @@ class GroupRecord:
 class TaskRecord:
     """One task."""
 
-    __slots__ = ("agent", "call", "cost", "extra", "group", "id", "run", "state")
+    __slots__ = ("agent", "calls", "cost", "extra", "group", "id", "run", "state")
 
-    def __init__(self, task: int, group: GroupRecord, call: bytes) -> None:
+    def __init__(self, task: int, group: GroupRecord, call: bytes | SharedCalls) -> None:
         self.id = task
         self.group = group
-        self.call = call
+        self.calls = call
+        """Its call, or where it is among those of others."""
         self.state = WAITING
         self.agent: AgentRecord | None = None
         self.run = 0
@@ -368,6 +370,11 @@ class TaskRecord:
         self.cost = 0.0
         """Expected seconds, estimated when it was dispatched."""
         self.extra: TaskExtra | None = None
+
+    @property
+    def call(self) -> bytes:
+        """Its call."""
+        return self.calls if isinstance(self.calls, bytes) else self.calls.of(self.id)
 
     @property
     def call_bytes(self) -> int:
@@ -442,7 +449,7 @@ class TaskBlock:
         begin, end = self._at, min(self._at + most, len(self._ids))
         calls, self._offset = self._calls.some(begin, end, self._offset)
         ids, self._at = self._ids[begin:end], end
-        records = list(map(TaskRecord, ids, repeat(self.group), calls))
+        records = list(map(TaskRecord, ids, repeat(self.group), share(ids, calls)))
         self.group.session.tasks.update(zip(ids, records, strict=True))
         return records
 

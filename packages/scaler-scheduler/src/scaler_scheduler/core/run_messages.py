@@ -15,6 +15,7 @@ from scaler_protocol.messages import MESSAGE_LIMIT, Group, Run, Status
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.function_record import FunctionRecord
 from scaler_scheduler.core.records import AgentRecord, GroupRecord, TaskRecord
+from scaler_scheduler.core.shared_calls import SharedCalls, column_of
 from scaler_scheduler.core.task_states import Outcome
 
 _RUN_TASKS = 4096
@@ -128,7 +129,7 @@ def run_columns(tasks: Sequence[TaskRecord]) -> dict[str, Any]:
                 is_repeated = True
     _, payloads, references = zip(*inputs, strict=True) if inputs else ((), (), ())
     return {
-        "calls": Payloads([task.call for task in tasks]),
+        "calls": _calls_of(tasks),
         "attempts": [task.attempt for task in tasks] if is_repeated else (),
         "stored": stored,
         "dependents": dependents,
@@ -137,3 +138,8 @@ def run_columns(tasks: Sequence[TaskRecord]) -> dict[str, Any]:
         "inputs_stored": [at for at, is_reference in enumerate(references) if is_reference] if any(references) else (),
         "inputs_awaited": awaited,
     }
+
+
+def _calls_of(tasks: Sequence[TaskRecord]) -> Payloads:
+    calls: list[Any] = [task.calls for task in tasks]
+    return column_of([task.id for task in tasks], calls) if SharedCalls in set(map(type, calls)) else Payloads(calls)

@@ -291,7 +291,7 @@ class SchedulerState:
             self.withdraw(task)
         elif task.extra is not None:
             self.leave_apart(task)
-        task.call = b""
+        task.calls = b""
 
     def drop_plain(self, task: int) -> None:
         """A task without a record, whose session is over, is no longer wanted."""
