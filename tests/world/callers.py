@@ -6,6 +6,7 @@ import platform
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import cloudpickle
 
@@ -34,7 +35,10 @@ from scaler_client.core.events import (
     UnknownObjectsListed,
 )
 from scaler_client.core.graph_state import GraphPiece, GraphTasks
+from scaler_client.core.lineage import Lineage, lineage_of
 from scaler_client.core.records import CallBlock, CallGroup, Deliver, Dependency, FunctionBody
+from scaler_client.objects.handles import StoredObject, StoredPayload
+from scaler_client.runtime.remaking import Remaker
 from scaler_io.links.events import UplinkEvent
 from scaler_io.links.uplink import Uplink
 from scaler_io.simulation.network import MemoryDialer, MemoryNetwork
@@ -43,7 +47,7 @@ from scaler_protocol.errors import ScalerError, restore
 from scaler_protocol.handshake import Goodbye, Hello, Role
 from scaler_protocol.ids import first_task, session_key
 from scaler_protocol.messages import Group, Message, Status
-from world.plans import BODIES, FUNCTION, Plan
+from world.plans import BODIES, FUNCTION, Plan, Values, plan_of
 
 _BLOCKS_FROM = 2**31
 
@@ -51,12 +55,18 @@ _BLOCKS_FROM = 2**31
 class WorldFuture:
     """One call, and how it ended."""
 
-    __slots__ = ("_call", "_group", "_needs", "_weight", "caller", "graph", "mates", "plan", "task_id")
+    __slots__ = (
+        "_call", "_given", "_group", "_needs", "_weight", "caller", "graph", "lineage", "mates", "plan", "task_id",
+    )  # fmt: skip
 
     def __init__(
         self, caller: Caller, task: int, group: CallGroup, plan: Plan, needs: Sequence[WorldFuture] = ()
     ) -> None:
         self.caller, self.task_id, self._group, self.plan, self._needs = caller, task, group, plan, needs
+        self._given: Sequence[Dependency] = needs
+        """What the client is told of the needs: those nodes of a graph that were not requested have no futures."""
+        self.lineage: Lineage | None = None
+        """How to make the result of a requested node of a graph again."""
         self._call = plan.call()
         self._weight = len(self._call)
         self.mates: Sequence[WorldFuture] = (self,)
@@ -68,9 +78,9 @@ class WorldFuture:
         """The payload."""
         return self._call
 
-    def _needs_of(self, task: int) -> Sequence[WorldFuture]:
+    def _needs_of(self, task: int) -> Sequence[Dependency]:
         """The futures among the arguments."""
-        return self._needs
+        return self._given
 
     def share_of(self, name: str) -> int:
         """What a run of it takes of a consumable."""
@@ -93,6 +103,9 @@ class WorldFuture:
             return self.graph.outcomes.get(self.task_id)
         answer = self.caller.answers.get(self.task_id)
         return (Status.CANCELLED, b"") if answer is None and self.cancelled else answer
+
+    def _as_input(self) -> tuple[int, bytes] | None:
+        return self.outcome()
 
     @property
     def cancelled(self) -> bool:
@@ -136,9 +149,12 @@ class WorldFuture:
 class Caller:
     """A ClientCore and the futures of it; requests wait in a hand-off until its process takes a turn."""
 
-    def __init__(self, name: str, session: int, *, named: bool = False) -> None:
-        self.name, self.session = name, session
+    def __init__(self, name: str, session: int, values: Values, *, named: bool = False) -> None:
+        self.name, self.session, self._values = name, session, values
         self.core = ClientCore(name, named=named)
+        self._remaker = Remaker(self._submit_again)
+        self._read: set[WorldFuture] = set()
+        """Those whose result is not made again if it is lost."""
         self.listed: dict[int, tuple[str, int, bool]] = {}
         """The tasks of its named session: label, state, and whether it has claimed them."""
         self.confirmed: set[int] = set()
@@ -207,6 +223,8 @@ class Caller:
         graph.requested = {first + at: nodes[at] for at in asked}
         graph.leases = {first + at: nodes[at] for at in asked}
         for at, node in enumerate(nodes):
+            node._given = [graph.need(first + need) for need in needs[at]]
+        for at, node in enumerate(nodes):
             node.graph = None if at in asked else graph
         taken = Counter(need for each in needs for need in set(each))
         consumers = [taken[at] for at in range(len(plans))]
@@ -228,6 +246,8 @@ class Caller:
                 {first + at: nodes[at] for at in places if at in asked},
             )
             pieces.append(piece)
+        for at in asked:
+            nodes[at].lineage = lineage_of(nodes[at], first + at, Status.VALUE)
         self._note([nodes[at] for at in asked])
         return pieces
 
@@ -239,6 +259,31 @@ class Caller:
         for task in tasks:
             del self.unfinished[task]
         self.ask(TasksCancelled(tasks))
+
+    def read(self, future: WorldFuture) -> None:
+        """Load its result, which is made again if it is lost, with all others that are lost and not read."""
+        if self._is_lost(future):
+            self._remake()
+        self._read.add(future)
+
+    def _is_lost(self, future: WorldFuture) -> bool:
+        status, payload = self.answers.get(future.task_id, (Status.CANCELLED, b""))
+        return status == Status.VALUE and not self._values.has(payload)
+
+    def _remake(self) -> None:
+        for future in list(self.futures.values()):
+            if future.lineage is not None and future not in self._read and self._is_lost(future):
+                future.lineage.lost = True
+                self._remaker.make(future.lineage)
+
+    def _submit_again(self, group: CallGroup, call: bytes, needs: Sequence[Dependency]) -> Any:
+        (future,) = made = [WorldFuture(self, self._next, group, plan_of(call))]
+        self._next += 1
+        future._given = future._needs = needs  # type: ignore[assignment]
+        self._note(made)
+        self._read.add(future)
+        self.ask(CallsSubmitted(made))
+        return future
 
     def adopt(self, *earlier: WorldFuture) -> list[WorldFuture]:
         """Futures of tasks that an earlier client of the session has submitted."""
@@ -256,9 +301,7 @@ class Caller:
 
     def decide(self, now: float) -> list[Message]:
         """Take what was asked, let the core decide; what is to be sent."""
-        requests, self._requests = self._requests, []
-        for request in requests:
-            self.core.handle(request, now)
+        self._take_requests(now)
         messages: list[Message] = []
         for effect in self.core.settle(now):
             if isinstance(effect, Transmit):
@@ -267,6 +310,11 @@ class Caller:
                 self._perform(effect, now)
         self.core.check()
         return messages
+
+    def _take_requests(self, now: float) -> None:
+        requests, self._requests = self._requests, []
+        for request in requests:
+            self.core.handle(request, now)
 
     def _perform(self, effect: ClientEffect, now: float) -> None:
         if isinstance(effect, Deliver):
@@ -286,6 +334,8 @@ class Caller:
         elif isinstance(effect, ListUnknownObjects):
             self.core.handle(UnknownObjectsListed(), now)
         elif isinstance(effect, RestoreObjects):
+            self._remake()
+            self._take_requests(now)
             restored = ObjectsRestored(effect.tasks, server=1)
             self.core.handle(restored if self.can_restore else RestoreFailed(effect.tasks), now)
         else:
@@ -295,7 +345,10 @@ class Caller:
         columns = zip(outcomes.calls, outcomes.tasks, outcomes.statuses, outcomes.results, strict=True)
         for call, task, status, payload in columns:
             if isinstance(call, GraphPiece):
-                call.take(task, status, payload)
+                kept = payload
+                if self._values.stored and status == Status.VALUE:
+                    kept = StoredPayload.of(StoredObject(self._values, self._values.reference(payload)))
+                call.take(task, status, kept)
                 continue
             if call is None or task in self.cancelled:
                 continue
@@ -337,10 +390,16 @@ class WorldClient(Caller):
     """A client process."""
 
     def __init__(
-        self, network: MemoryNetwork, address: Address, name: str, timeout_seconds: float, session_name: str = ""
+        self,
+        network: MemoryNetwork,
+        address: Address,
+        name: str,
+        values: Values,
+        timeout_seconds: float,
+        session_name: str = "",
     ) -> None:
         random: Random = network.random
-        super().__init__(name, random.randrange(1, 2**31), named=bool(session_name))
+        super().__init__(name, random.randrange(1, 2**31), values, named=bool(session_name))
         hello = Hello(
             Role.CLIENT,
             random.randbytes(16),

@@ -31,7 +31,7 @@ from scaler_scheduler.core.task_states import DONE, HELD
 from world.callers import Caller, WorldClient, WorldFuture
 from world.hosts import SimulatedHost
 from world.journals import Disk, MemoryJournal
-from world.plans import Execution, Plan
+from world.plans import Execution, Plan, Values
 from world.relays import RELAY_ADDRESS, RelayLife
 
 ADDRESS = Address(path="/world/scheduler")
@@ -143,11 +143,14 @@ class World:
         host_timeout_seconds: float = 60.0,
         journal: bool = False,
         consumables: Mapping[str, int] | None = None,
+        stored: bool = False,
     ) -> None:
+        """With `stored` a result that a task takes is in object storage, however small it is."""
         self.consumables = consumables
         self.network = MemoryNetwork(seed)
         self.config = config
         self.history: list[Execution] = []
+        self.values = Values(stored=stored)
         self.hosts: list[SimulatedHost] = []
         self.clients: list[WorldClient] = []
         self.disk = Disk() if journal else None
@@ -203,6 +206,7 @@ class World:
             address,
             name,
             self.history,
+            self.values,
             workers=workers,
             queue_size=queue_size,
             capabilities=capabilities,
@@ -215,7 +219,7 @@ class World:
     def add_client(self, session_name: str = "") -> WorldClient:
         """A client joins; with a name, its session outlives it."""
         name = f"client{len(self.clients)}"
-        client = WorldClient(self.network, ADDRESS, name, self._client_timeout, session_name)
+        client = WorldClient(self.network, ADDRESS, name, self.values, self._client_timeout, session_name)
         self.clients.append(client)
         return client
 
@@ -302,6 +306,10 @@ class World:
         self.kill_scheduler()
         self.run(away)
         self.start_scheduler()
+
+    def restart_storage(self) -> None:
+        """Object storage ends, and another one takes its place: no result can be read by another task any more."""
+        self.values.lose()
 
     def kill_worker(self, host: SimulatedHost, *, busy: bool = True) -> Execution | None:
         """SIGKILL to a worker process; the run that it was in, if it was in one."""

@@ -24,7 +24,7 @@ from scaler_worker.agent.core.in_flight import SWEEP_SECONDS
 from scaler_worker.agent.core.records import AgentConfig
 from scaler_worker.agent.core.snapshot import HostStats
 from scaler_worker.agent.worker_probes import REVOCATION_SECONDS
-from world.plans import Execution
+from world.plans import Execution, Values
 from world.workers import PIPE_SECONDS, SimulatedWorker
 
 HEARTBEAT_SECONDS = 1.0
@@ -39,6 +39,7 @@ class SimulatedHost:
         address: Address,
         name: str,
         history: list[Execution],
+        values: Values,
         *,
         workers: int = 1,
         queue_size: int = 1000,
@@ -46,7 +47,7 @@ class SimulatedHost:
         consumables: Mapping[str, int] | None = None,
         timeout_seconds: float = 60.0,
     ) -> None:
-        self.name, self.network, self.history = name, network, history
+        self.name, self.network, self.history, self.values = name, network, history, values
         self.address, self.capabilities = address, tuple(capabilities)
         self.consumables = dict(consumables or {})
         self.core = AgentCore(AgentConfig(workers, name, name, consumables=tuple(self.consumables.items())))

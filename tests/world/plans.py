@@ -5,10 +5,12 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from hashlib import blake2b
 
 from scaler_client.core.resubmissions import RESUBMISSION_LIMIT
 from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Status
+from scaler_protocol.objects import OBJECT_ID_BYTES, Reference
 
 BODIES = {function_id(body): body for body in (b"a simulated function", b"another one")}
 FUNCTION, OTHER_FUNCTION = BODIES
@@ -72,6 +74,45 @@ def plan_of(call: bytes) -> Plan:
     plan = pickle.loads(call)
     assert isinstance(plan, Plan)
     return plan
+
+
+class Values:
+    """What tasks have made: if it is `stored`, other tasks can take it until object storage ends."""
+
+    def __init__(self, *, stored: bool) -> None:
+        self.stored = stored
+        self._there: set[bytes] = set()
+        self._known: dict[bytes, bytes] = {}
+
+    def add(self, payload: bytes) -> None:
+        """It is made, for the first time or again."""
+        if self.stored:
+            self._there.add(payload)
+
+    def reference(self, payload: bytes) -> bytes:
+        """What names it in messages."""
+        reference = Reference(blake2b(payload, digest_size=OBJECT_ID_BYTES).digest(), len(payload)).pack()
+        self._known[reference] = payload
+        return reference
+
+    def find(self, reference: bytes) -> bytes:
+        """What is named."""
+        return self._known[reference]
+
+    def has(self, payload: bytes) -> bool:
+        """Whether it can be taken."""
+        return not self.stored or payload in self._there
+
+    def lose(self) -> None:
+        """Object storage ends, and another one starts."""
+        self._there.clear()
+
+    def fetch(self, reference: bytes, timeout: float = 0.0) -> bytes:
+        """Clients of the World know what they have without it."""
+        raise AssertionError("nothing is fetched")
+
+    def free(self, reference: bytes) -> None:
+        """It stays."""
 
 
 @dataclass(slots=True, eq=False)

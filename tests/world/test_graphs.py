@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import product
 from random import Random
 from typing import Any
@@ -342,3 +343,30 @@ def test_a_node_of_a_chain_that_fails_wherever_it_stands(place: int, how: str) -
     world.finish(60.0)
     world.check_as_expected(warm + futures)
     world.rest(10.0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("reads", [False, True])
+def test_what_storage_loses_once_runs_once_more(seed: int, reads: bool) -> None:
+    """At each moment of a graph; with `reads`, results are read at once from then on."""
+    for step in range(14):
+        world = World(seed, hosts=[2, 1], stored=True)
+        random = Random(seed)
+        needs = [random.sample(range(at // 6 * 6 - 6, at // 6 * 6), 2) if at >= 6 else [] for at in range(24)]
+        plans = [Plan(random.uniform(0.001, 0.03), f"n{at}") for at in range(24)]
+        futures = world.client.graph(plans, needs, range(18, 24))
+        world.run(0.02 * step)
+        world.restart_storage()
+        while reads and any(future.status is None for future in futures):
+            for future in futures:
+                if future.status == Status.VALUE:
+                    world.client.read(future)
+            world.run(0.01)
+        world.finish(60.0)
+        for future in futures:
+            world.client.read(future)
+        world.finish(60.0)
+        world.check_as_expected(futures)
+        runs = Counter(execution.plan.value for execution in world.history if execution.how == "value")
+        assert len(runs) == 24 and max(runs.values()) <= 2, (step, runs)
+        world.rest(10.0)

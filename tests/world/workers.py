@@ -13,14 +13,14 @@ from scaler_io.simulation.network import MemoryNetwork
 from scaler_protocol.errors import ObjectNotFoundError, describe, of_run
 from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import Message, Status
-from scaler_protocol.profiles import Profile
+from scaler_protocol.profiles import NO_PROFILE, Profile
 from scaler_worker.agent.core.events import Define, SendTasks, TailRecalled
 from scaler_worker.agent.core.in_flight import LONGEST_SWEEP_SECONDS
 from scaler_worker.agent.core.records import NO_RUN, SEPARATE, Entry
 from scaler_worker.ipc import frames
 from scaler_worker.ipc.inputs import split_inputs
 from world.callers import Caller, WorldFuture
-from world.plans import Execution, Plan, plan_of
+from world.plans import Execution, Plan, Values, plan_of
 
 START_SECONDS = 0.005
 PIPE_SECONDS = 0.0002
@@ -32,6 +32,7 @@ class WorkersHost(Protocol):
     name: str
     network: MemoryNetwork
     history: list[Execution]
+    values: Values
     slowness: float
 
     def wake(self) -> None:
@@ -204,6 +205,18 @@ class SimulatedWorker:
             if any(given.kind == frames.FOLLOWS and given.task not in made for given in found):
                 self._write(frames.InputMissing(entry[0]))
                 return
+            values = self._host.values
+            found = [
+                given._replace(kind=frames.PLAIN, result=values.find(given.result))
+                if given.kind & frames.STORED
+                else given
+                for given in found
+            ]
+            if not all(given.kind == frames.FOLLOWS or values.has(given.result) for given in found):
+                lost = of_run(describe(ObjectNotFoundError("an input is not there")), entry[0])
+                self._write(frames.RunsEnded([entry[0]], [Status.FAILED], [0], [NO_PROFILE], [lost], []))
+                self._go_on()
+                return
             inputs = [made[given.task] if given.kind == frames.FOLLOWS else given.result for given in found]
         plan = plan_of(call)
         now = self._network.now
@@ -249,6 +262,7 @@ class SimulatedWorker:
         self.now, self._children = None, []
         if not raised:
             self._made = {execution.task: payload}
+            self._host.values.add(payload)
         self._write(frames.RunsEnded([execution.run], [status], [micros], [profile], [payload], []))
         self._go_on()
 
@@ -261,7 +275,7 @@ class SimulatedWorker:
     def _submit(self, plan: Plan, run: int) -> None:
         if self.nested is None:
             session = self._network.random.randrange(2**31, 2**32)
-            self.nested = Caller(f"{self._host.name}/{self.number}", session)
+            self.nested = Caller(f"{self._host.name}/{self.number}", session, self._host.values)
             if self._welcome is not None:
                 self.nested.core.handle(LinkUp(self._welcome, False), self._network.now)
         nested = self.nested

@@ -34,6 +34,8 @@ class ObjectBackend(Protocol):
 class Remade(Protocol):
     """A task that makes a lost result again."""
 
+    task_id: int
+
     def _received(self, timeout: float) -> tuple[int, bytes]:
         """Wait for its outcome: status and payload; raises TimeoutError."""
 

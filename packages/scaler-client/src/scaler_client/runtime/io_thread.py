@@ -50,7 +50,7 @@ from scaler_client.core.records import CallBlock, CallGroup, Deliver, Dependency
 from scaler_client.futures.deliveries import deliver, fail
 from scaler_client.futures.futures import ScalerFuture
 from scaler_client.futures.waiters import FutureOwner, due_callbacks
-from scaler_client.objects.handles import ResultOrigin, StoredObject, StoredPayload
+from scaler_client.objects.handles import Remade, ResultOrigin, StoredObject, StoredPayload
 from scaler_client.objects.store import ClientStorage
 from scaler_client.runtime.blocking import BlockingSection, MailboxEntry
 from scaler_client.runtime.callbacks import Callbacks
@@ -226,8 +226,8 @@ class IoThread:
         if outcomes.has_losses():
             self.storage.losses += 1
 
-    def remake(self, origin: ResultOrigin) -> ScalerFuture[Any] | None:
-        """The future of the task that makes a lost result again; None if that is impossible."""
+    def remake(self, origin: ResultOrigin) -> Remade | None:
+        """The task that makes a lost result again; None if that is impossible."""
         return self._remaker.make(origin) if isinstance(origin, Lineage) else None
 
     def _remake(self, group: CallGroup, call: bytes, needs: Sequence[Dependency]) -> ScalerFuture[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from scaler_client.core.graph_state import NodeNeed, reachable
 from scaler_client.core.lineage import (
@@ -17,8 +16,8 @@ from scaler_client.core.lineage import (
     UndeliveredInput,
 )
 from scaler_client.core.records import CallGroup, Dependency, Dump, Outcome
-from scaler_client.futures.futures import ScalerFuture, current
-from scaler_client.objects.handles import StoredPayload
+from scaler_client.futures.futures import current
+from scaler_client.objects.handles import Remade, StoredPayload
 from scaler_io.reentrant_lock import ReentrantLock
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Encoding
@@ -39,12 +38,12 @@ class RemadeInput:
 class Remaker:
     """Submits the tasks; `submit` takes the group, the call and the inputs of one. Thread-safe."""
 
-    def __init__(self, submit: Callable[[CallGroup, bytes, Sequence[Dependency]], ScalerFuture[Any]]) -> None:
+    def __init__(self, submit: Callable[[CallGroup, bytes, Sequence[Dependency]], Remade]) -> None:
         self._submit = submit
         self._lock = ReentrantLock()  # a signal handler may read a result in the middle of this
 
-    def make(self, lineage: Lineage) -> ScalerFuture[Any] | None:
-        """The future of the task that makes a lost result again; None if its call or an input is not known any more."""
+    def make(self, lineage: Lineage) -> Remade | None:
+        """The task that makes a lost result again; None if its call or an input is not known any more."""
         with self._lock:
             if lineage.made is None:
                 call = _call_of(lineage)
@@ -52,9 +51,7 @@ class Remaker:
                 known = [need for need in needs if need is not None]
                 if call is not None and len(known) == len(needs):
                     lineage.made = self._submit(lineage.group, call, known)
-            made = lineage.made
-            assert made is None or isinstance(made, ScalerFuture)
-            return made
+            return lineage.made
 
     def _need(self, given: Input) -> Dependency | None:
         if isinstance(given, ObjectInput):
