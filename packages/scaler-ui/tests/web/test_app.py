@@ -54,7 +54,7 @@ def test_a_token_that_no_cookie_can_hold_is_refused() -> None:
 
 
 def test_days_of_a_history_that_is_not_kept_are_refused() -> None:
-    words = [PROGRAMS / "scaler_ui", f"tcp://127.0.0.1:{free_ports(1)}", "--history-days", "9"]
+    words = [str(PROGRAMS / "scaler_ui"), f"tcp://127.0.0.1:{free_ports(1)}", "--history-days", "9"]
     told = subprocess.run(words, capture_output=True, text=True, timeout=60)
 
     assert told.returncode == 2
