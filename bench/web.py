@@ -10,7 +10,9 @@ Budgets: 1 s to the first page, 200 ms for a page, a sort or a turn, 50 KB/s, 30
 """
 
 import argparse
+import math
 import os
+import re
 import statistics
 import sys
 import tempfile
@@ -23,7 +25,7 @@ from playwright.sync_api import Locator, Page
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 from scaler_protocol.addresses import Address
-from support.browsers import Traffic, opened, process_of, served
+from support.browsers import Traffic, opened, process_of, read, served
 from support.faults import resident
 from support.processes import Terminal, free_ports
 
@@ -111,6 +113,12 @@ def turn(page: Page, icon: str) -> float:
     return after_click(page, button, _TURNED, before)
 
 
+def status_age(site: str) -> float:
+    """Seconds since the scheduler took the status that is shown."""
+    found = re.search(r"^scaler_status_timestamp_seconds (\S+)", read(f"{site}/metrics"), re.MULTILINE)
+    return time.time() - float(found[1]) if found else math.inf
+
+
 def measure_pages(page: Page, site: str) -> None:
     """Time the first display of each page."""
     begun = time.perf_counter()
@@ -171,8 +179,11 @@ def main() -> None:
         with served(monitor, insecure=True, history=history) as site, opened(site) as page:
             simulated.read_until("have ended")
             pid = process_of(site)
-            page.wait_for_timeout(2000)
-            print(f"{arguments.tasks:,} tasks taken in with {cpu_seconds(pid):.1f} s of CPU")
+            begun = time.perf_counter()
+            while status_age(site) > 2.0:
+                time.sleep(0.2)
+            taken = f"{cpu_seconds(pid):.1f} s of CPU, {time.perf_counter() - begun:.1f} s after the last"
+            print(f"{arguments.tasks:,} tasks taken in with {taken}")
             measure_pages(page, site)
             measure_traffic(page, site, pid)
             measure_table(page, site)

@@ -18,7 +18,7 @@ from scaler_ui.model.model import MonitorModel
 PATIENCE_SECONDS = 2.0
 """Seconds without a status after which the address is probably wrong."""
 _LOOK_SECONDS = 0.05
-_TURN_SECONDS = 0.25
+_TURN_SECONDS = 0.1
 """A look ends after this time, whatever has arrived: others wait, and a publisher may be faulty."""
 _TURN_MESSAGES = 8
 """Messages between two readings of the clock."""

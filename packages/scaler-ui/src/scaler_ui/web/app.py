@@ -37,6 +37,8 @@ _STARTED_SECONDS = 0.01
 END_SECONDS = 3
 """How long answers that are under way may take after a signal: a reader may never take his."""
 LOOK_SECONDS = 0.1
+PAUSE_SECONDS = 0.025
+"""The time for readers between two looks, when more arrives than can be read."""
 HISTORY_DAYS = 7
 """How long the history is kept if --history-days is left out."""
 KEEP_SECONDS = 2.0
@@ -289,7 +291,12 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
     app.add_middleware(HeadAsGet)
     app.add_middleware(AccessGuard, token=token, names=names, user_header=options.user_header, proxies=options.proxy)
     app.on_exception(_end_without_memory)
-    app.timer(LOOK_SECONDS, listening.look)
+
+    async def look() -> None:
+        listening.look()
+        await asyncio.sleep(PAUSE_SECONDS)
+
+    app.timer(LOOK_SECONDS, look)
     app.on_shutdown(listening.close)
     # Without a login the pages are read-only, because every process of this host can reach them.
     actions = None
