@@ -305,7 +305,7 @@ def test_storage_that_is_silent_keeps_nobody_longer_than_he_wants_to_wait(
     with Services(tmp_path, "--object-storage-address", storage_address) as services:
         services.add_agent(1)
         # A storage that says nothing for one and a half heartbeats is lost to this client.
-        with Client(services.address, timeout_seconds=1.0) as client:
+        with Client(services.address, timeout_seconds=3.0) as client:
             result, failure = client.submit(give, BIG), client.submit(fail_with, bytes(BIG))
             assert wait([result], SECONDS).done and wait([failure], SECONDS).done
             with stopped(server.process.pid):
