@@ -198,6 +198,7 @@ def leaving(role: int, others: int = 10_000, count: int = 100) -> Figures:
 def monitor(hosts: int, workers: int) -> Figures:
     """CPU milliseconds and megabytes of a status for monitors, after the first one."""
     cluster = Cluster(hosts, workers)
+    cluster.service.core.start_events(cluster.now)
     cluster.run(10.0)
     changes = getattr(monitoring, "changes", lambda status, before: status)
     core, stats = cluster.service.core, ProcessStats("", 1.0, 1.0, 0.1, 1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from scaler_protocol import status_counts
 from scaler_protocol.ids import function_id
 from scaler_protocol.limits import DEATHS
@@ -90,7 +92,8 @@ def test_nodes_of_a_graph_run_once_their_agent_has_begun_them(driver: SchedulerD
     assert (told.graph_nodes, told.graph_assigned, told.graph_running) == ([4], [2], [1])
 
 
-def test_workers_that_are_too_many_to_be_listed_are_counted(driver: SchedulerDriver) -> None:
+@pytest.mark.parametrize("listened", [False, True])
+def test_workers_that_are_too_many_to_be_listed_are_counted(driver: SchedulerDriver, listened: bool) -> None:
     """Those of agents with more than their share, and those of listed agents beyond WORKERS."""
     sizes = {driver.agent(b"few", 2): 2, driver.agent(b"many", WORKERS - 1): WORKERS - 1}
     sizes |= {driver.agent(b"most", WORKERS + 1): WORKERS + 1}
@@ -99,6 +102,10 @@ def test_workers_that_are_too_many_to_be_listed_are_counted(driver: SchedulerDri
         runs = [*driver.runs(agent).values()][:size]
         ones, states = [1] * size, [WorkerState.BLOCKED] + [WorkerState.RUNNING] * (size - 1)
         driver.feed(agent, AgentStatus(0.0, 0, 0, 0, ["w"] * size, ones, states, runs, [0.5] * size, ones, ones))
+    agents = [driver.core.state.agents[agent] for agent in sizes]
+    assert [agent.sums is not None for agent in agents] == [False, True, True]
+    if not listened:  # when it reported, nobody listened
+        agents[1].sums = None
     told = driver.core.snapshot(FIGURES, driver.now, first=True)
     few, many, most = (driver.core.state.agents[agent].number for agent in sizes)
     assert set(told.worker_agents) == {few} and sorted(told.unlisted_agents) == [many, most]

@@ -58,7 +58,14 @@ from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.reports import deaths_of
 from scaler_scheduler.core.restoration import Restoration
 from scaler_scheduler.core.session_ends import SessionEnds
-from scaler_scheduler.core.snapshot import ProcessStats, kept_status, monitor_status, worker_sums, workers_share
+from scaler_scheduler.core.snapshot import (
+    WORKERS,
+    ProcessStats,
+    kept_status,
+    monitor_status,
+    worker_sums,
+    workers_share,
+)
 from scaler_scheduler.core.state import SchedulerState, SendToStorage
 from scaler_scheduler.core.task_states import ASSIGNED, DONE, GONE, HELD, WAITING
 
@@ -330,10 +337,11 @@ class SchedulerCore:
         runs = event.runs[:share] if agent.resuming else (run for run in event.runs if run in agent.runs)
         before = agent.running
         agent.running = {run: before.get(run, now) for run in runs if run}
-        agent.unused = sum(not run for run in event.runs)
+        agent.unused = event.runs.count(0)
         agent.unreported = self.state.runs_after(event.newest_run)
         agent.status, agent.reported_at = kept_status(event, share), now
-        agent.unlisted = worker_sums(event) if len(event.names) > share else None
+        is_listed = not self.state.event_log.listening or len(self.state.agents) * len(event.names) <= WORKERS
+        agent.sums = None if is_listed and len(event.names) <= share else worker_sums(event)
         self.state.suspects.reported(agent, now)
 
     def _ask_why(self, peer: bytes, event: AskWhy, now: float) -> None:

@@ -277,7 +277,7 @@ class History:
         cpu = 0.0
         for agent in agents:
             assigned, running = assigned + len(agent.runs), running + len(agent.running)
-            if (sums := agent.unlisted) is not None:
+            if (sums := agent.sums) is not None:
                 cpu, rss = cpu + sums.cpu, rss + sums.rss
             elif agent.status is not None:
                 cpu, rss = cpu + sum(agent.status.cpus), rss + sum(agent.status.rsses)

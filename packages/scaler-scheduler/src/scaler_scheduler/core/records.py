@@ -605,8 +605,8 @@ class AgentRecord:
     """The number that monitors know it by."""
     status: AgentStatus | None = None
     """What is kept of its last report, which came at `reported_at`."""
-    unlisted: WorkerSums | None = None
-    """Of the workers in that report, if they were too many to be kept."""
+    sums: WorkerSums | None = None
+    """Of the workers in that report, if there are too many to keep or to list them all."""
     reported_at: float = 0.0
     manager: str = ""
     """The id of the worker manager that started it, or empty."""

@@ -74,12 +74,11 @@ def kept_status(status: AgentStatus, share: int) -> AgentStatus:
 
 
 def worker_sums(status: AgentStatus) -> WorkerSums:
-    """The sums of the workers in an agent's report."""
-    states = Counter(status.states)
+    """The sums of the workers in an agent's report, for which it is walked: that takes longer once it is cold."""
     return WorkerSums(
-        sum(map(bool, status.runs)),
-        states[WorkerState.RUNNING],
-        states[WorkerState.BLOCKED],
+        len(status.runs) - status.runs.count(0),
+        status.states.count(WorkerState.RUNNING),
+        status.states.count(WorkerState.BLOCKED),
         sum(status.cpus),
         min(sum(status.rsses), _BYTES_MOST),
     )
@@ -204,12 +203,12 @@ def _agents(agents: list[AgentRecord], lag: Callable[[bytes], float], now: float
 def _workers(agents: list[AgentRecord], now: float | None) -> dict[str, Any]:
     """The workers, with a time also since when each has its run; of agents with too many the sums."""
     told = [(agent, agent.status) for agent in agents if agent.status is not None]
-    unlisted = [(agent, agent.unlisted) for agent in agents if agent.unlisted is not None]
+    unlisted = [(agent, agent.sums) for agent, status in told if agent.sums is not None and not status.names]
     if sum(len(status.names) for _, status in told) > WORKERS:
         told.sort(key=lambda report: len(report[1].names))
         ends = accumulate(len(status.names) for _, status in told)
         listed = sum(end <= WORKERS for end in ends)
-        unlisted += [(agent, worker_sums(status)) for agent, status in told[listed:]]
+        unlisted += [(agent, agent.sums or worker_sums(status)) for agent, status in told[listed:] if status.names]
         told = told[:listed]
     return {
         "unlisted_agents": [agent.number for agent, _ in unlisted],
