@@ -28,6 +28,7 @@ from scaler_protocol.addresses import Address
 from support.browsers import Traffic, opened, process_of, read, served
 from support.faults import resident
 from support.processes import Terminal, free_ports
+from support.waiting import wait_until
 
 SETTLE_SECONDS = 6.0
 ROUNDS = 5
@@ -179,10 +180,8 @@ def main() -> None:
         with served(monitor, insecure=True, history=history) as site, opened(site) as page:
             simulated.read_until("have ended")
             pid = process_of(site)
-            begun = time.perf_counter()
-            while status_age(site) > 2.0:
-                time.sleep(0.2)
-            taken = f"{cpu_seconds(pid):.1f} s of CPU, {time.perf_counter() - begun:.1f} s after the last"
+            late = wait_until(lambda: status_age(site) < 2.0, "the pages show the present")
+            taken = f"{cpu_seconds(pid):.1f} s of CPU, {late:.1f} s after the last"
             print(f"{arguments.tasks:,} tasks taken in with {taken}")
             measure_pages(page, site)
             measure_traffic(page, site, pid)

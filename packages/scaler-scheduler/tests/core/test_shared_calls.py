@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from random import Random
 from typing import TYPE_CHECKING
 
 from hypothesis import given
@@ -26,12 +27,12 @@ def column(calls: list[bytes]) -> Payloads:
 
 
 @given(st.lists(st.binary(max_size=LONGEST + 1), min_size=1, max_size=200), st.randoms(use_true_random=False))
-def test_calls_are_those_of_their_tasks_in_any_order(calls: list[bytes], random: object) -> None:
+def test_calls_are_those_of_their_tasks_in_any_order(calls: list[bytes], random: Random) -> None:
     tasks = range(FIRST, FIRST + len(calls))
     shared = share(tuple(tasks), column(calls))
     assert column_of(tasks, shared) == Payloads(calls)
     order = list(range(len(calls)))
-    random.shuffle(order)  # type: ignore[attr-defined]
+    random.shuffle(order)
     for some in (order, order[: len(order) // 2]):
         found = column_of([tasks[at] for at in some], [shared[at] for at in some])
         assert found == Payloads([calls[at] for at in some])

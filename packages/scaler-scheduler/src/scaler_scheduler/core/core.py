@@ -340,8 +340,9 @@ class SchedulerCore:
         agent.unused = event.runs.count(0)
         agent.unreported = self.state.runs_after(event.newest_run)
         agent.status, agent.reported_at = kept_status(event, share), now
-        is_listed = not self.state.event_log.listening or len(self.state.agents) * len(event.names) <= WORKERS
-        agent.sums = None if is_listed and len(event.names) <= share else worker_sums(event)
+        # If all agents have as many workers, monitors are not told of each; the report is quick to sum as it comes.
+        is_crowded = self.state.event_log.listening and len(self.state.agents) * len(event.names) > WORKERS
+        agent.sums = worker_sums(event) if is_crowded or len(event.names) > share else None
         self.state.suspects.reported(agent, now)
 
     def _ask_why(self, peer: bytes, event: AskWhy, now: float) -> None:
