@@ -200,6 +200,9 @@ class EdgeListener:
         self._descriptor = descriptor
         self._sequence = 0
 
+    def call_on_arrival(self, arrived: Callable[[], object]) -> None:
+        """Nothing arrives without the descriptor."""
+
     def fileno(self) -> int:
         return self._descriptor
 

@@ -127,3 +127,75 @@ def test_after_a_turn_that_fails_input_is_looked_for_and_turns_go_on(loop_kind: 
 
     drive(shell, 2, loop_kind, begin)
     assert len(shell.turns) == 2 and [str(context["exception"]) for context in reported] == ["on purpose"]
+
+
+class AnsweringShell(ScriptedShell):
+    """Has the peer take the next turn, so many times."""
+
+    def __init__(self, name: str, order: list[str], answers: int) -> None:
+        super().__init__()
+        self.name, self.order, self.answers = name, order, answers
+        self.peer: TurnLoop | None = None
+        self.fails = False
+
+    def turn(self, now: float) -> float:
+        self.order.append(self.name)
+        if self.peer is not None and self.answers:
+            self.answers -= 1
+            self.peer.next()
+            self.order.append(f"{self.name} ends")
+        if self.fails:
+            raise ValueError("on purpose")
+        return super().turn(now)
+
+
+def answering(kind: str, answers: tuple[int, int], *, fails: bool = False) -> list[str]:
+    """The order of turns, and of rounds of the loop, if the first of two shells takes one."""
+    order: list[str] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: order.append(str(context["exception"])))
+        shells = [AnsweringShell(name, order, count) for name, count in zip("ab", answers, strict=True)]
+        first, second = (TurnLoop(shell) for shell in shells)
+        shells[0].peer, shells[1].peer, shells[0].fails = second, first, fails
+        first.soon()
+        for number in range(6):
+            await asyncio.sleep(0)
+            order.append(str(number))
+        first.close()
+        second.close()
+
+    run(main, kind)
+    return order[: order.index("5")]
+
+
+def test_a_turn_that_another_one_asks_for_follows_without_a_round_of_the_loop(loop_kind: str) -> None:
+    order = answering(loop_kind, (1, 0))
+    assert [each for each in order if not each.isdigit()] == ["a", "a ends", "b"]
+    assert order.index("b") == order.index("a ends") + 1
+
+
+def test_shells_that_answer_each_other_let_the_loop_go_on(loop_kind: str) -> None:
+    order = answering(loop_kind, (100, 100))
+    turns = ["a", "a ends", "b", "b ends"]
+    at = order.index("a")
+    assert order[at : at + 4] == turns and order[at + 4].isdigit()
+    assert order[at + 5 : at + 9] == turns
+
+
+def test_a_turn_follows_one_that_fails(loop_kind: str) -> None:
+    order = answering(loop_kind, (1, 0), fails=True)
+    assert [each for each in order if not each.isdigit()] == ["a", "a ends", "b", "on purpose"]
+
+
+def test_the_next_turn_is_taken_soon_if_nobody_takes_one(loop_kind: str) -> None:
+    shell = ScriptedShell()
+
+    def ask(loop: TurnLoop) -> None:
+        loop.next()
+        loop.next()
+        assert not shell.turns
+
+    drive(shell, 1, loop_kind, ask)
+    assert len(shell.turns) == 1

@@ -313,6 +313,13 @@ class LinkMachine(RuleBasedStateMachine):
                 assert stream[0] not in seen
                 seen.add(stream[0])
 
+    @invariant()
+    def the_hub_asks_for_its_tick_in_time(self) -> None:
+        if hasattr(self, "lives"):
+            hub = self.rig.service.hub
+            due = hub.due()
+            assert due is None or hub.tick_by <= due
+
     def teardown(self) -> None:
         """When all is well again, everything that was said in living streams has arrived."""
         if not hasattr(self, "lives"):

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import os
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,6 +54,9 @@ class ScriptedDialer:
     def readable(self) -> bool:
         return bool(self.arrivals)
 
+    def call_on_arrival(self, arrived: Callable[[], object]) -> None:
+        self.arrived = arrived
+
     def filenos(self) -> tuple[int, ...]:
         return tuple(reading for reading, _ in self.pipes[-1:])
 
@@ -65,7 +69,8 @@ class ScriptedDialer:
 
 def link_of(dialer: Any, turns: list[str]) -> tuple[AgentLink, SharedState]:
     shared = SharedState.create(1)
-    return AgentLink(dialer, shared, lambda: turns.append("turn")), shared
+    taken: Any = SimpleNamespace(now=lambda: turns.append("turn"), next=lambda: turns.append("next"))
+    return AgentLink(dialer, shared, taken), shared
 
 
 def test_the_socket_is_asked_only_when_something_is_due_or_readable() -> None:
@@ -90,6 +95,21 @@ def test_the_socket_is_asked_only_when_something_is_due_or_readable() -> None:
         link.receive(5.0)
         assert dialer.turns == [1.0, 3.0, 4.0, 5.0]
         link.close(6.0, None)
+
+    asyncio.run(main())
+
+
+def test_what_arrives_without_a_descriptor_is_received_with_the_next_turn() -> None:
+    async def main() -> None:
+        dialer, turns = ScriptedDialer(), list[str]()
+        link, _ = link_of(dialer, turns)
+        link.receive(1.0)
+        link.due()
+        dialer.arrivals = [[Recall(1)]]
+        assert link.receive(2.0) == [] and turns == []
+        dialer.arrived()
+        assert turns == ["next"] and link.receive(3.0) == [Recall(1)]
+        link.close(4.0, None)
 
     asyncio.run(main())
 

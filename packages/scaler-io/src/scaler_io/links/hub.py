@@ -99,6 +99,8 @@ class Hub:
         """The second: the share of the last second for which the service was at work."""
         self.is_tick_due = False
         """Whether `tick` must be called at once: a peer has no connection, or leaves too many bytes unacknowledged."""
+        self.tick_by = math.inf
+        """When `tick` must be called at the latest; `due` is later if the reason is gone meanwhile."""
         self._token, self._refusal, self._left, self._worker_links = token, refusal, left, worker_links
         self._peers: dict[bytes, LinkRecord] = {}
         self._routes: dict[bytes, LinkRecord] = {}
@@ -147,6 +149,7 @@ class Hub:
         if now >= stream.acknowledge_at:
             self._write_unnumbered(peer, Acknowledge())
         elif stream.acknowledge_at != before:
+            self.tick_by = min(self.tick_by, stream.acknowledge_at)
             owing = self._owing[stream.is_heavy]
             owing.pop(peer, None)
             owing[peer] = None
@@ -276,7 +279,12 @@ class Hub:
                 if first.broken_at is None:
                     self._write_unnumbered(first, Acknowledge())
         self._loss_due = min((peer.loss_due(self.kept_limits) for peer in self._watched), default=math.inf)
+        self._plan_tick()
         return lost
+
+    def _plan_tick(self) -> None:
+        due = self.due()
+        self.tick_by = math.inf if due is None else due
 
     def _first_owing(self, heavy: int) -> LinkRecord | None:
         """The peer with messages of this kind that has waited longest for an acknowledgement."""
@@ -440,6 +448,7 @@ class Hub:
         self._links[principal.key] += 1
         self._longest_heartbeat = min(self._longest_heartbeat, timeouts.silence / _HEARTBEATS_IN_SILENCE)
         self._heartbeats.append(peer)
+        self._plan_tick()
         return peer
 
     def _welcome(self, peer: LinkRecord, answer: Welcome, resumed: bool) -> None:

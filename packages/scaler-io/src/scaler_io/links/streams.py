@@ -185,7 +185,8 @@ class Stream:
         sequence, acknowledged = HEADER.unpack(header)
         if acknowledged > self.sent:
             raise StreamMismatchError(f"message {acknowledged} is acknowledged, {self.sent} were sent")
-        self.acknowledge(acknowledged)
+        if self._kept:
+            self.acknowledge(acknowledged)
         if not sequence:
             return True
         if sequence <= self.received:
@@ -197,7 +198,7 @@ class Stream:
         self._owed_bytes += size
         if self.owed >= ACK_MESSAGES:
             self.acknowledge_at = now
-        elif self.is_heavy:
+        elif self._owed_bytes > HEAVY_BYTES:
             self.acknowledge_at = min(self.acknowledge_at, now + HEAVY_ACK_SECONDS)
         elif self.owed == 1:
             self.acknowledge_at = now + ACK_SECONDS

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -110,6 +109,7 @@ class ServiceTurn:
         self._hold = hold
         self._tell_busy = tell_busy
         self._now = self._tick_at = 0.0
+        """The second: when the hub's next tick follows although it asks for none."""
         self._worked, self._measured_at = 0.0, clock()
         """Seconds at work since then."""
         self._arrived: deque[tuple[bytes, list[bytes]]] = deque()
@@ -132,11 +132,8 @@ class ServiceTurn:
         finally:
             self._write(now)
         self._measure(now)
-        if self._tick_at > now:
-            due = self._hub.due()
-            self._tick_at = now + _IDLE_SECONDS if due is None else due
-        due = self._core.due()
-        return self._tick_at if due is None else min(due, self._tick_at)
+        due, tick_at = self._core.due(), min(self._tick_at, self._hub.tick_by)
+        return tick_at if due is None else min(due, tick_at)
 
     def _measure(self, began: float) -> None:
         now = self._clock()
@@ -197,13 +194,13 @@ class ServiceTurn:
                 route, frames = arrived.popleft()
                 received += 1
                 self._handle_message(route, frames, now)
-                if self._clock() > until:
+                if arrived and self._clock() > until:
                     break
             if arrived or count < self._batch or self._clock() > until:
                 break
         self._batch = max(1, received) if arrived else min(_BATCH, 2 * self._batch)
-        if now >= self._tick_at:
-            self._tick_at = math.inf
+        if now >= self._tick_at or now >= self._hub.tick_by:
+            self._tick_at = now + _IDLE_SECONDS
             for peer, event in self._hub.tick(now):
                 self._handle_link_event(peer, event, now)
 
@@ -287,6 +284,7 @@ class ServerLoop:
             self._loop.add_reader(watched.fileno(), watched.process_events)
             watched.process_events()
         self._loop.add_reader(listener.fileno(), self._turns.now)
+        listener.call_on_arrival(self._turns.next)
         self._turns.now()
         self._key_timer = self._loop.call_later(KEYS_SECONDS, self._look_at_keys)
         self._sweep = Sweep(self._close_greedy, listener.arrivals)

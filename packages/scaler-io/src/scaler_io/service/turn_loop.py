@@ -3,6 +3,8 @@
 A turn receives input, lets the core decide, performs the effects and writes. The next one follows when a descriptor is
 readable, when somebody asks for it, or when it is due. The descriptors of ZeroMQ are edge-triggered: after each turn,
 even one that fails, the shell is asked whether input is left, since no descriptor would report it again.
+
+Shells of one process that send to each other take their turns one after the other, without a round of the loop between.
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ class TurnShell(Protocol):
         """Whether input is left; also re-arms edge-triggered descriptors."""
 
 
+_TAKING: Final[dict[asyncio.AbstractEventLoop, TurnLoop]] = {}
+"""Whose turn is being taken on each loop."""
+
+
 class TurnLoop:
     """Calls `shell.turn` on the running asyncio loop, until it is closed."""
 
@@ -36,6 +42,10 @@ class TurnLoop:
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
         self._requested: asyncio.Handle | None = None
+        self._following: list[TurnLoop] = []
+        """Those that take a turn after the one that is being taken here."""
+        self._is_followed = False
+        """Whether they are taking it."""
 
     def now(self) -> None:
         """Take a turn; for readers of descriptors. An exception of the turn is raised here; later turns still come."""
@@ -46,10 +56,35 @@ class TurnLoop:
             self._requested = None
         now = time.monotonic()
         due = now + RETRY_SECONDS
+        _TAKING[self._loop] = self
         try:
             due = self._shell.turn(now)
         finally:
+            del _TAKING[self._loop]
             self._schedule(due, now)
+            if self._following:
+                self._let_follow()
+
+    def next(self) -> None:
+        """Take a turn directly after the one that another shell is taking, which has sent something; otherwise `soon`.
+
+        Two shells that answer each other do not keep the loop: the third turn is taken `soon`.
+        """
+        taking = _TAKING.get(self._loop)
+        if taking is None or taking is self or self._is_followed:
+            self.soon()
+        else:
+            taking._following.append(self)
+
+    def _let_follow(self) -> None:
+        self._is_followed = True
+        try:
+            while self._following:
+                self._following.pop().now()
+        finally:
+            self._is_followed = False
+            while self._following:  # the turn of another one has failed
+                self._following.pop().soon()
 
     def soon(self) -> None:
         """Take a turn once the callbacks that are ready now have run; several requests make one turn."""

@@ -1,16 +1,15 @@
 """Links within one process: messages are passed as objects, neither encoded nor sent.
 
-One listener receives from other processes and from its own. Each side has a descriptor, so that an event loop can wait
-for it; it is readable as long as a message is there.
+One listener receives from other processes and from its own. No descriptor tells of a message from the own process: who
+waits for one is called.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
-import select
 import sys
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from scaler_io.links.streams import Frames
@@ -27,32 +26,33 @@ if sys.platform != "linux":
 Item = TypeVar("Item")
 
 
-class _Inbox(Generic[Item]):
-    """A queue with a descriptor that is readable while the queue is not empty."""
+def _ignore() -> None:
+    """Nobody waits yet."""
 
-    def __init__(self) -> None:
+
+class _Inbox(Generic[Item]):
+    """A queue that calls `arrived` when it is no longer empty."""
+
+    def __init__(self, arrived: Callable[[], object]) -> None:
+        self.arrived = arrived
         self._items: deque[Item] = deque()
-        self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def __bool__(self) -> bool:
         return bool(self._items)
 
     def put(self, item: Item) -> None:
-        if not self._items:
-            os.eventfd_write(self.descriptor, 1)
-        self._items.append(item)
+        items = self._items
+        items.append(item)
+        if len(items) == 1:
+            self.arrived()
 
     def take(self, limit: int) -> list[Item]:
         items = self._items
-        if not items:
-            return []
-        taken = [items.popleft() for _ in range(min(limit, len(items)))]
-        if not items:
-            os.eventfd_read(self.descriptor)
-        return taken
-
-    def close(self) -> None:
-        os.close(self.descriptor)
+        if len(items) <= limit:
+            taken = list(items)
+            items.clear()
+            return taken
+        return [items.popleft() for _ in range(limit)]
 
 
 class InProcessListener(Listener):
@@ -64,15 +64,12 @@ class InProcessListener(Listener):
     def __init__(self, address: Address, keys: AuthorizedKeys | None = None, holder: Principal = ANYONE) -> None:
         super().__init__(address, keys)
         self._holder = holder
-        self.inbox: _Inbox[tuple[bytes, list[bytes]]] = _Inbox()
+        self.inbox: _Inbox[tuple[bytes, list[bytes]]] = _Inbox(_ignore)
         self.connections: dict[bytes, InProcessConnection] = {}
-        self._epoll = select.epoll()
-        for descriptor in (super().fileno(), self.inbox.descriptor):
-            self._epoll.register(descriptor, select.EPOLLIN)
 
-    def fileno(self) -> int:
-        """The descriptor to wait on for messages."""
-        return self._epoll.fileno()
+    def call_on_arrival(self, arrived: Callable[[], object]) -> None:
+        """Call this when there is a message of which no descriptor tells: from this process."""
+        self.inbox.arrived = arrived
 
     def readable(self) -> bool:
         """Whether a message is there; also re-arms the descriptor's edge."""
@@ -99,18 +96,12 @@ class InProcessListener(Listener):
         if route not in self.connections:
             super().cut(route)
 
-    def close(self) -> None:
-        """Free the address."""
-        self._epoll.close()
-        self.inbox.close()
-        super().close()
-
 
 class InProcessConnection:
     """The connection of one epoch."""
 
-    def __init__(self, listener: InProcessListener) -> None:
-        self.inbox: _Inbox[list[bytes]] = _Inbox()
+    def __init__(self, listener: InProcessListener, arrived: Callable[[], object]) -> None:
+        self.inbox: _Inbox[list[bytes]] = _Inbox(arrived)
         self._listener = listener
         self._route = b"\x02" + secrets.token_bytes(15)
         listener.connections[self._route] = self
@@ -131,7 +122,6 @@ class InProcessConnection:
     def close(self, linger: float = 0.0) -> None:
         """Close the connection; all messages have arrived."""
         del self._listener.connections[self._route]
-        self.inbox.close()
 
 
 class InProcessDialer(EpochDialer[InProcessConnection]):
@@ -140,17 +130,22 @@ class InProcessDialer(EpochDialer[InProcessConnection]):
     def __init__(self, listener: InProcessListener, uplink: Uplink) -> None:
         super().__init__(uplink, listener.address)
         self._listener = listener
+        self._arrived: Callable[[], object] = _ignore
 
     def _connect(self, epoch: int) -> InProcessConnection:
-        return InProcessConnection(self._listener)
+        return InProcessConnection(self._listener, self._arrived)
+
+    def call_on_arrival(self, arrived: Callable[[], object]) -> None:
+        """Call this when there is a message, of which no descriptor tells; set it before the first turn."""
+        self._arrived = arrived
 
     def readable(self) -> bool:
         """Whether a message is there."""
         return self._connection is not None and bool(self._connection.inbox)
 
     def filenos(self) -> tuple[int, ...]:
-        """The descriptor to wait on; it changes with every epoch."""
-        return () if self._connection is None else (self._connection.inbox.descriptor,)
+        """None: whoever waits is called."""
+        return ()
 
 
 AnyDialer = Dialer | InProcessDialer

@@ -117,6 +117,9 @@ class Listener:
         """The descriptor to wait on for messages."""
         return self._socket.FD
 
+    def call_on_arrival(self, arrived: Callable[[], object]) -> None:
+        """Call this when there is a message of which no descriptor tells; here they tell of all."""
+
     def readable(self) -> bool:
         """Whether a message is there; also re-arms the descriptor's edge."""
         self._was_readable = is_readable(self._socket)
@@ -344,6 +347,9 @@ class Dialer(EpochDialer[_Connection]):
     def readable(self) -> bool:
         """Whether a message is there; also re-arms the descriptor's edge."""
         return self._connection is not None and self._connection.readable()
+
+    def call_on_arrival(self, arrived: Callable[[], object]) -> None:
+        """Call this when there is a message of which no descriptor tells; here they tell of all."""
 
     def filenos(self) -> tuple[int, ...]:
         """The descriptors to wait on; they change with every epoch."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from scaler_io.links.events import LinkDown, LinkUp, UplinkEvent
 from scaler_io.links.uplink import LinkState
+from scaler_io.service.turn_loop import TurnLoop
 from scaler_io.transport.in_process import AnyDialer
 from scaler_protocol.handshake import Goodbye
 from scaler_protocol.messages import Message
@@ -22,15 +22,16 @@ UNSENT_LIMIT: Final = 32 * 1024 * 1024
 
 
 class AgentLink:
-    """Receives, sends, and watches the descriptors of the connection; `take_turn` is called when one is readable.
+    """Receives, sends, and takes turns when the scheduler has sent something.
 
     Workers learn from `shared` which scheduler and which object storage they work for.
     """
 
-    def __init__(self, dialer: AnyDialer, shared: SharedState, take_turn: Callable[[], None]) -> None:
+    def __init__(self, dialer: AnyDialer, shared: SharedState, turns: TurnLoop) -> None:
         self.connected = asyncio.Event()
         """Set with each connection to a scheduler."""
-        self._dialer, self._shared, self._take_turn = dialer, shared, take_turn
+        self._dialer, self._shared, self._turns = dialer, shared, turns
+        dialer.call_on_arrival(self._arrived)
         self._loop = asyncio.get_running_loop()
         self._due = 0.0
         self._has_input = self._was_up = False
@@ -142,4 +143,8 @@ class AgentLink:
 
     def _read(self) -> None:
         self._has_input = True
-        self._take_turn()
+        self._turns.now()
+
+    def _arrived(self) -> None:
+        self._has_input = True
+        self._turns.next()

@@ -62,7 +62,7 @@ class Agent:
         self._errors = errors = LogOnce(LOGGER)
         self._figures = host.HostFigures()
         self._turns = turns = TurnLoop(self)
-        self._link = link = AgentLink(dialer, forking.shared, turns.now)
+        self._link = link = AgentLink(dialer, forking.shared, turns)
         self._processes = processes = WorkerProcesses(forking)
         worker_events = WorkerEvents(core, processes, self.started, errors)
         self._reader = reader = WorkerReader(core, processes, worker_events, link, turns, self._reap_later)

@@ -70,7 +70,7 @@ class ProxyAgent:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._turns = TurnLoop(self)
-        self._link = AgentLink(dialer, shared, self._turns.now)
+        self._link = AgentLink(dialer, shared, self._turns)
         self._decoding = WorkThread("scaler-decode")
         self._symphony = WorkThread("scaler-symphony")
         self._open = open_session
