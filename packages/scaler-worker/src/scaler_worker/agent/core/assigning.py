@@ -41,12 +41,14 @@ class Assigning:
     def _assign(self, now: float) -> None:
         """Send waiting runs to workers that are idle or nearly idle."""
         waiting, workers = self._waiting, self._workers
-        while waiting and workers.idle and (free := workers.slots - len(workers.running)) > 0:
+        while workers.idle and (free := workers.slots - len(workers.running)) > 0:
             worker = workers.idle_worker()
             assert worker is not None
             self._send_batch(worker, self._share(min(free, len(workers.idle))), now)
+            if not waiting:
+                return
         refillable = sorted(workers.refillable.values(), key=_expected_end)
-        if waiting and self._overtake(_expected_end(refillable[0]) if refillable else math.inf, now):
+        if self._overtake(_expected_end(refillable[0]) if refillable else math.inf, now):
             return
         for worker in refillable:
             if not waiting:

@@ -109,7 +109,7 @@ class AgentCore:
         self._retention = config.object_retention_seconds
         self._scheduler = config.scheduler
         self._effects = self.in_flight.effects
-        self._rotate_at = self._results_at = 0.0
+        self._rotate_at, self._results_at = 0.0, math.inf
         self._listing: deque[tuple[int, list[WorkerRecord]]] = deque(maxlen=LISTED_TOGETHER)
         """Requests for the processes, which are answered when each slot has one and those that are to end have ended.
 
@@ -194,10 +194,12 @@ class AgentCore:
         in_flight = self.in_flight
         self._do_what_is_due(now)
         self._assigning.send_waiting(now)
-        self._effects += self.workers.balance(in_flight.waiting_count, now)
+        waiting = in_flight.waiting_count
+        self._effects += self.workers.balance(waiting, now)
         if self._listing and self.workers.is_complete:
             self._list_processes()
-        self._effects += self._profiling.settle(now)
+        if self._profiling.due < math.inf:
+            self._effects += self._profiling.settle(now)
         self._effects += self._failed.settle(now)
         if in_flight.input_missing_runs:
             in_flight.give_back(in_flight.input_missing_runs)
@@ -208,10 +210,13 @@ class AgentCore:
             for functions in pieces_of(tuple(in_flight.needed), DEFINED):
                 in_flight.send(NeedFunctions(functions))
             in_flight.needed.clear()
+        self._results_at = math.inf
         if self._results:
-            self._results_at = self._results.due(now, has_queued=bool(in_flight.waiting_count))
-            if now >= self._results_at or any(isinstance(effect, events.EndAgent) for effect in self._effects):
+            due = self._results.due(now, has_queued=bool(waiting))
+            if now >= due or any(isinstance(effect, events.EndAgent) for effect in self._effects):
                 self._effects += map(events.SendToScheduler, self._results.take())
+            else:
+                self._results_at = due
         effects = self._effects[:]
         self._effects.clear()
         return effects
@@ -230,15 +235,15 @@ class AgentCore:
     def due(self) -> float:
         """The time of the next `settle` if no event arrives before."""
         return min(
-            self._results_at if self._results else math.inf,
+            self._results_at,
             self.in_flight.check_at,
             self._nesting.probe_at,
             self._memory.due(),
             self._rotate_at,
-            self.workers.due(),
+            self.workers.balance_at,
             self._profiling.due,
             self._failed.due,
-            self._draining.due,
+            math.inf if self.workers.slots else self._draining.due,
         )
 
     # --- queries of the shell ---------------------------------------------------------------------------------------

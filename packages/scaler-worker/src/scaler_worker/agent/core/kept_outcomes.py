@@ -42,7 +42,7 @@ class KeptOutcomes:
     def release(self, tasks: Sequence[int]) -> None:
         """Discard the outcomes of these tasks, if they are kept."""
         young, old, freed = self._young, self._old, 0
-        if young.keys().isdisjoint(tasks) and old.keys().isdisjoint(tasks):
+        if young.keys().isdisjoint(tasks) and (not old or old.keys().isdisjoint(tasks)):
             return
         for task in tasks:
             row = young.pop(task, None) or old.pop(task, None)

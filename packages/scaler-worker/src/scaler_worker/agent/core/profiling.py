@@ -29,6 +29,8 @@ class HostProfile:
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
+        self.due = math.inf
+        """When the answer is sent although workers have not answered; infinity if no profile is taken."""
         self._asked: TakeProfile | None = None
         self._until = 0
         """The end, in nanoseconds of the clock of host and core; it tells profiles from each other."""
@@ -41,6 +43,7 @@ class HostProfile:
         """Have the workers sample."""
         numbers = [worker.number for worker in self._workers if worker.pid]
         self._asked, self._until = asked, round(1e9 * (now + asked.seconds))
+        self.due = self._until / 1e9 + PATIENCE_SECONDS
         self._texts = dict.fromkeys(numbers, b"")
         self._counts, self._answered = Counter(), 0
         return [TakeSamples(number, self._until) for number in numbers]
@@ -65,12 +68,7 @@ class HostProfile:
 
     def drop(self) -> None:
         """Nobody waits for the profile any more."""
-        self._asked, self._texts = None, {}
-
-    @property
-    def due(self) -> float:
-        """When the answer is sent although workers have not answered."""
-        return math.inf if self._asked is None else self._until / 1e9 + PATIENCE_SECONDS
+        self._asked, self._texts, self.due = None, {}, math.inf
 
     def settle(self, now: float) -> list[AgentEffect]:
         """The answer to the scheduler, when it is complete."""

@@ -58,6 +58,8 @@ class Workers:
         self._backoff, self._start_at = 0.0, -math.inf
         self._missing = False
         """Whether workers are missing and will be started at `_start_at`."""
+        self.balance_at = math.inf
+        """When to `balance` next if no event arrives before."""
 
     def __iter__(self) -> Iterator[WorkerRecord]:
         return iter(list(self.by_number.values()))
@@ -229,15 +231,20 @@ class Workers:
         wanted = min(self.slots, len(self.running) + max(1, waiting)) + 1 if self.blocked else self.slots
         # A stopping worker counts until it has ended: its successor takes its number and name.
         self._missing = wanted > usable and now < self._start_at
-        if now >= self._start_at:
+        if (wanted > usable or self.missing_gpus) and now >= self._start_at:
             effects += (self._start() for _ in range(wanted - usable))
             effects += (self._start() for _ in range(self._missing_gpu_workers()))
         for worker in self.draining.values():
             if worker.state == WorkerState.DRAINING and not worker.datagrams:
                 effects.append(self._release(worker, now))
-        spares = len(self.idle) + len(self.running) - self.slots
-        if spares <= 0:
-            return effects
+        self.balance_at = self._start_at if self._missing else math.inf
+        if (spares := len(self.idle) + len(self.running) - self.slots) > 0:
+            effects += self._end_spares(spares, now)
+        return effects
+
+    def _end_spares(self, spares: int, now: float) -> list[AgentEffect]:
+        """End idle workers beyond the slots, unless they have not been idle for long."""
+        effects: list[AgentEffect] = []
         running = map(self.by_number.__getitem__, self.running)
         for worker in self.gpus.least_needed_first(self.idle.values(), running):
             if spares <= 0:
@@ -245,6 +252,9 @@ class Workers:
             if spares > SPARES or now - worker.idle_since >= SPARE_SECONDS:
                 effects.append(self._release(worker, now))
                 spares -= 1
+        if spares > 0 and self.idle:
+            oldest = min(worker.idle_since for worker in self.idle.values())
+            self.balance_at = min(self.balance_at, oldest + SPARE_SECONDS)
         return effects
 
     def _missing_gpu_workers(self) -> int:
@@ -258,15 +268,6 @@ class Workers:
         worker.state = WorkerState.STOPPING
         self.reindex(worker, now)
         return EndWorker(worker.number)
-
-    def due(self) -> float:
-        """The time of the next `balance` if no event arrives before."""
-        return min(self._spare_due(), self._start_at if self._missing else math.inf)
-
-    def _spare_due(self) -> float:
-        if len(self.idle) + len(self.running) <= self.slots or not self.idle:
-            return float("inf")
-        return min(worker.idle_since for worker in self.idle.values()) + SPARE_SECONDS
 
     def _start(self) -> StartWorker:
         number = self._free_numbers.pop() if self._free_numbers else len(self.by_number)
