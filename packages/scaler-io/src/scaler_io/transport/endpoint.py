@@ -12,6 +12,7 @@ from scaler_io.links.streams import Frames
 from scaler_io.links.uplink import LinkState, Uplink
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError, ProtocolError, ScalerError
+from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import Message
 
 LOGGER: Final = logging.getLogger("scaler")
@@ -79,7 +80,8 @@ class EpochDialer(ABC, Generic[ConnectionT]):
 
     def turn(self, now: float) -> list[UplinkEvent]:
         """Receive up to TURN_MESSAGES messages, tick the uplink, and connect if it wants that; returns the events."""
-        uplink, events = self.uplink, list[UplinkEvent]()
+        uplink = self.uplink
+        events: list[UplinkEvent] = []
         if (connection := self._connection) is not None and self._may_be_readable:
             events += self._receive(connection, now)
             if not events and (reason := connection.lost()) is not None:
@@ -87,7 +89,9 @@ class EpochDialer(ABC, Generic[ConnectionT]):
                 refusal = self._refused(connection)
                 events += uplink.refuse(refusal) if refusal else uplink.broken(reason, now)
         self._may_be_readable = True
-        self._note(events)
+        for event in events:
+            if isinstance(event, LinkUp):
+                self._note_welcome(event.welcome)
         events += uplink.tick(now)
         if uplink.state in (LinkState.DOWN, LinkState.REFUSED):
             self._drop()
@@ -106,15 +110,13 @@ class EpochDialer(ABC, Generic[ConnectionT]):
                 events += uplink.broken(str(error), now)
         return events
 
-    def _note(self, events: list[UplinkEvent]) -> None:
-        for event in events:
-            if isinstance(event, LinkUp):
-                self._attempts = 0
-                if fallback := event.welcome.fallback_address:
-                    try:
-                        self._fallback = Address.parse_peer(fallback)
-                    except AddressError:
-                        self.malformed += 1
+    def _note_welcome(self, welcome: Welcome) -> None:
+        self._attempts = 0
+        if welcome.fallback_address:
+            try:
+                self._fallback = Address.parse_peer(welcome.fallback_address)
+            except AddressError:
+                self.malformed += 1
 
     def _receive(self, connection: ConnectionT, now: float, *, to_the_end: bool = False) -> list[UplinkEvent]:
         events: list[UplinkEvent] = []

@@ -66,6 +66,8 @@ class Assigning:
         as are left for each of those that can take some.
         """
         waiting, workers = len(self._waiting), self._workers
+        if waiting <= takers:
+            return 1
         share = -(-waiting // max(1, min(workers.slots, len(workers.idle) + len(workers.running))))
         worth = int(SEPARATE_MICROSECONDS / max(1.0, self._waiting.next_entry()[GROUP].kind.estimate))
         return min(max(share, min(-(-waiting // takers), worth)), frames.COUNT_LIMIT)

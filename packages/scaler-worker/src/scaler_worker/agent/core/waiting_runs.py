@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 
@@ -37,21 +38,16 @@ class WaitingRuns:
     def __iter__(self) -> Iterator[Entry]:
         return (entry for key in self._keys for queue in self._levels[key].values() for entry in queue)
 
-    def _turns(self, key: _Level) -> _Turns:
+    def _queue(self, key: _Level, session: int) -> deque[Entry]:
         turns = self._levels.get(key)
         if turns is None:
             turns = self._levels[key] = OrderedDict()
-            self._keys.append(key)
-            self._keys.sort()
-        return turns
-
-    def _queue(self, key: _Level, session: int) -> deque[Entry]:
-        turns = self._turns(key)
+            insort(self._keys, key)
         queue = turns.get(session)
         if queue is None:
-            first = next(iter(turns), session)
+            first = next(iter(turns)) if turns else session
             queue = turns[session] = deque()
-            if self._turn_of.get(session, 0) < self._turn_of.get(first, 0):
+            if first != session and self._turn_of.get(session, 0) < self._turn_of.get(first, 0):
                 turns.move_to_end(session, last=False)
         return queue
 
@@ -73,7 +69,8 @@ class WaitingRuns:
         groups = {entry[GROUP] for entry in entries}
         sessions = {entry[TASK] >> SESSION_BITS for entry in entries}
         if len(groups) == len(sessions) == 1:
-            self._queue(groups.pop().level, sessions.pop()).extend(entries)
+            (group,), (session,) = groups, sessions
+            self._queue(group.level, session).extend(entries)
         else:
             for entry in entries:
                 self._queue(entry[GROUP].level, entry[TASK] >> SESSION_BITS).append(entry)
@@ -93,7 +90,8 @@ class WaitingRuns:
 
         A run that FOLLOWS the previous one is always in the same batch.
         """
-        turns = self._levels[self._keys[0]]
+        level = self._keys[0]
+        turns = self._levels[level]
         taken: list[Entry] = []
         while turns:
             session, queue = next(iter(turns.items()))
@@ -114,7 +112,7 @@ class WaitingRuns:
             del turns[session]
         self._count -= len(taken)
         if not turns:
-            self._forget_empty()
+            del self._keys[0], self._levels[level]
         return taken
 
     def take_newest(self, count: int) -> list[Entry]:
