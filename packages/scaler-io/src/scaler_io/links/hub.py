@@ -97,10 +97,9 @@ class Hub:
         self.kept_limits = kept or KeptLimits(KEPT_LIMIT, KEPT_MOST)
         self.refused_frames, self.busy = 0, 0.0
         """The second: the share of the last second for which the service was at work."""
-        self.is_tick_due = False
-        """Whether `tick` must be called at once: a peer has no connection, or leaves too many bytes unacknowledged."""
-        self.tick_by = math.inf
-        """When `tick` must be called at the latest; `due` is later if the reason is gone meanwhile."""
+        self.is_tick_due, self.tick_by = False, math.inf
+        """Whether `tick` must be called at once: a peer has no connection, or leaves too many bytes unacknowledged; and
+        when at the latest: `due` is later if the reason is gone meanwhile."""
         self._token, self._refusal, self._left, self._worker_links = token, refusal, left, worker_links
         self._peers: dict[bytes, LinkRecord] = {}
         self._routes: dict[bytes, LinkRecord] = {}
