@@ -97,9 +97,8 @@ class Hub:
         self.kept_limits = kept or KeptLimits(KEPT_LIMIT, KEPT_MOST)
         self.refused_frames, self.busy = 0, 0.0
         """The second: the share of the last second for which the service was at work."""
-        self.is_tick_due, self.tick_by = False, math.inf
-        """Whether `tick` must be called at once: a peer has no connection, or leaves too many bytes unacknowledged; and
-        when at the latest: `due` is later if the reason is gone meanwhile."""
+        self.tick_by = math.inf
+        """When `tick` must be called at the latest; `due` is later if the reason is gone meanwhile."""
         self._token, self._refusal, self._left, self._worker_links = token, refusal, left, worker_links
         self._peers: dict[bytes, LinkRecord] = {}
         self._routes: dict[bytes, LinkRecord] = {}
@@ -117,6 +116,11 @@ class Hub:
         """Peers that every tick examines: with a broken route, or with too many bytes waiting or unread."""
         self._ticked_at: float | None = None
         self._loss_due, self._suspensions, self._strays = math.inf, Suspensions(), Strays()
+
+    @property
+    def is_tick_due(self) -> bool:
+        """Whether `tick` must be called at once: a peer has no connection, or leaves too many bytes unacknowledged."""
+        return self.tick_by == -math.inf
 
     @property
     def heartbeat_seconds(self) -> float:
@@ -192,7 +196,7 @@ class Hub:
         if peer.broken_at is None:
             peer.broken_at = now
             self._watched[peer] = None
-            self.is_tick_due = True
+            self.tick_by = -math.inf
 
     def refused(self, route: bytes, size: int) -> None:
         """A message of `size` bytes from this route was not allowed; too many or too long ones end the link.
@@ -207,7 +211,7 @@ class Hub:
         if peer.faults > FAULTS_LIMIT or peer.fault_bytes > FAULTS_BYTES:
             self._cuts.append(route)
             self._break_off(peer, f"{peer.faults} of its messages, of {peer.fault_bytes:,} bytes, were not allowed")
-            self.is_tick_due = True
+            self.tick_by = -math.inf
 
     def revoke(self, keys: Collection[bytes]) -> None:
         """Close the connections of these keys; the next tick reports their peers as lost."""
@@ -255,7 +259,7 @@ class Hub:
     def tick(self, now: float) -> list[tuple[bytes, HubEvent]]:
         """Send due heartbeats and acknowledgements; returns the lost peers. Call when `due` says so."""
         self._exclude_pause(now)
-        self.is_tick_due = False
+        self.tick_by = math.inf
         lost: list[tuple[bytes, HubEvent]] = []
         for peer in list(self._watched):
             if peer.broken_at is None and peer.unread <= UNREAD_LIMIT and not peer.is_behind(self.kept_limits, now):
@@ -282,8 +286,8 @@ class Hub:
         return lost
 
     def _plan_tick(self) -> None:
-        due = self.due()
-        self.tick_by = math.inf if due is None else due
+        if (due := self.due()) is not None:
+            self.tick_by = min(self.tick_by, due)
 
     def _first_owing(self, heavy: int) -> LinkRecord | None:
         """The peer with messages of this kind that has waited longest for an acknowledgement."""
@@ -526,7 +530,8 @@ class Hub:
             self._out.append((peer.route, frames))
         if stream.kept_bytes > self.kept_limits.slow:
             self._watched[peer] = None
-            self.is_tick_due = self.is_tick_due or stream.backlog > self.kept_limits.most
+            if stream.backlog > self.kept_limits.most:
+                self.tick_by = -math.inf
 
     def _leave_route(self, peer: LinkRecord) -> None:
         """Detach the peer from its route, where messages to it may be unread."""

@@ -157,9 +157,8 @@ class ServiceTurn:
 
         ZeroMQ reports a message once, and writing may take that report.
         """
-        before = self._tick_at
         self._write(self._now)
-        return self._tick_at == before and not self.readable()
+        return not self._hub.is_tick_due and not self.readable()
 
     def readable(self) -> bool:
         """Whether a message is there; also re-arms the edge of the listener's descriptor."""
@@ -237,8 +236,6 @@ class ServiceTurn:
                 self._hub.unreachable(route, now, written)
         for route in cuts:
             self._listener.cut(route)
-        if self._hub.is_tick_due:
-            self._tick_at = now
 
     def _send(self, route: bytes, written: Frames) -> bool:
         """Whether the transport took the message; if not, it is sent again in the peer's next epoch."""
