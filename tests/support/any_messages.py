@@ -31,7 +31,7 @@ CODES = [
     (FUNCTION, "n", b"another"),
 ]
 """Functions as they are sent, the last one with an id that is not its own."""
-SESSIONS = (120, 120, 120, 121, 200, 0, ord("h"))
+SESSIONS = (120, 120, 120, 121, 2**31 + 200, 0, ord("h"))
 MESSAGES = [kind for kind in get_args(messages.Message) if kind not in get_args(LinkMessage)]
 OFTEN = [
     messages.Submit, messages.Done, messages.Inputs, messages.Reconcile, messages.Cancel, messages.Release,
@@ -71,7 +71,8 @@ ELEMENTS: dict[str, st.SearchStrategy[Any]] = {
 }
 SCALARS: dict[str, st.SearchStrategy[Any]] = {
     "parent": st.one_of(*[st.just(0)] * 4, run_ids),
-    "graph": st.sampled_from([0, 0, first_task(120), first_task(120) + 1, first_task(200)]),
+    "graph": st.sampled_from([0, 0, first_task(120), first_task(120) + 1, first_task(2**31 + 200)]),
+    "graph_size": st.sampled_from([0, 1, 2, 2**64 - 1]),
     "session": st.sampled_from(SESSIONS),
     "workers": st.integers(0, 9),
 }

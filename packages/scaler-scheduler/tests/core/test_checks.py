@@ -353,6 +353,7 @@ def failures(driver: SchedulerDriver, peer: bytes) -> dict[int, str]:
 
 
 FOREIGN = first_task(ord("x")) + 1
+NESTED = first_task(2**31 + 1) + 1
 CYCLE = [FIRST + 1, FIRST + 2]
 
 
@@ -387,9 +388,9 @@ def test_a_refused_submit_ends_the_tasks_of_a_nested_session(driver: SchedulerDr
     (parent,) = driver.submit(client)
     run = driver.runs(agent)[parent]
     with pytest.raises(ProtocolError):
-        driver.feed(agent, replace(submit(FOREIGN), functions=(WRONG,), parent=run))
+        driver.feed(agent, replace(submit(NESTED), functions=(WRONG,), parent=run))
     driver.settle()
-    assert list(failures(driver, agent)) == [FOREIGN] and FOREIGN >> 32 not in driver.core.state.sessions
+    assert list(failures(driver, agent)) == [NESTED] and NESTED >> 32 not in driver.core.state.sessions
 
 
 def test_a_refused_submit_leaves_known_tasks_alone(driver: SchedulerDriver) -> None:
@@ -418,9 +419,9 @@ def test_a_child_that_is_submitted_again_stays_one_child(driver: SchedulerDriver
     (parent,) = driver.submit(client)
     run = driver.runs(agent)[parent]
     for _ in range(20):
-        driver.feed(agent, replace(submit(FOREIGN), parent=run))
+        driver.feed(agent, replace(submit(NESTED), parent=run))
     record = driver.core.state.find(parent)
-    assert record is not None and record.note().children == [FOREIGN]
+    assert record is not None and record.note().children == [NESTED]
 
 
 def test_needs_may_stand_in_any_order(driver: SchedulerDriver) -> None:

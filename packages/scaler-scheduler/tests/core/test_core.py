@@ -306,7 +306,7 @@ def test_the_wait_of_parents_for_their_children_is_no_time_of_workers(driver: Sc
         for task, run in driver.runs(agent).items():
             if task in started:
                 driver.feed(agent, messages.Blocked((run,), (True,)))
-                (child,) = driver.submit(agent, parent=run, session=200 + ran["parents"])
+                (child,) = driver.submit(agent, parent=run, session=2**31 + ran["parents"])
                 ran["parents"] += 1
                 waiting[child] = (task, run)
             elif task in waiting:
@@ -442,7 +442,7 @@ def test_children_are_owned_through_the_agent_and_run_first(driver: SchedulerDri
     client, agent = driver.client(), driver.agent()
     parent, sibling = driver.submit(client, 2)
     runs = driver.runs(agent)
-    (child,) = driver.submit(agent, parent=runs[parent], session=200)
+    (child,) = driver.submit(agent, parent=runs[parent], session=2**31 + 200)
     driver.feed(agent, messages.Blocked((runs[parent],), (True,)))
     given = driver.runs(agent)
     assert list(given) == [child]
@@ -455,10 +455,10 @@ def test_children_die_with_their_parents_run(driver: SchedulerDriver) -> None:
     client, agent = driver.client(), driver.agent()
     (parent,) = driver.submit(client)
     runs = driver.runs(agent)
-    (child,) = driver.submit(agent, parent=runs[parent], session=200)
+    (child,) = driver.submit(agent, parent=runs[parent], session=2**31 + 200)
     driver.done(agent, runs)
     assert driver.outcomes(agent) == {child: (Status.CANCELLED, b"")}
-    late = driver.submit(agent, parent=runs[parent], session=200)
+    late = driver.submit(agent, parent=runs[parent], session=2**31 + 200)
     assert driver.outcomes(agent) == {late[0]: (Status.CANCELLED, b"")}
     assert driver.core.state.waiting.count == 0
 
@@ -471,7 +471,7 @@ def test_sessions_that_are_over_do_not_wait_for_the_garbage_collector(driver: Sc
     gc.disable()
     try:
         client, agent = driver.client(), driver.agent()
-        for session in range(200, 220):
+        for session in range(2**31 + 200, 2**31 + 220):
             (parent,) = driver.submit(client)
             runs = driver.runs(agent)
             driver.submit(agent, parent=runs[parent], session=session)
@@ -487,7 +487,7 @@ def test_children_of_a_cancelled_parent_are_cancelled(driver: SchedulerDriver) -
     client, agent = driver.client(), driver.agent(workers=2)
     (parent,) = driver.submit(client)
     runs = driver.runs(agent)
-    (child,) = driver.submit(agent, parent=runs[parent], session=200)
+    (child,) = driver.submit(agent, parent=runs[parent], session=2**31 + 200)
     child_run = driver.runs(agent)
     driver.feed(client, messages.Cancel((parent,)))
     withdrawn = [run for w in driver.take(agent, messages.Withdraw) for run in w.runs]
@@ -664,7 +664,7 @@ def test_output_goes_to_the_root_session(driver: SchedulerDriver) -> None:
     client, agent = driver.client(), driver.agent(workers=2)
     (parent,) = driver.submit(client)
     runs = driver.runs(agent)
-    (child,) = driver.submit(agent, parent=runs[parent], session=200)
+    (child,) = driver.submit(agent, parent=runs[parent], session=2**31 + 200)
     driver.feed(agent, messages.Output((child, parent), (1, 2), Payloads([b"in", b"out"])))
     (output,) = driver.take(client, messages.Output)
     assert list(output.texts) == [b"in", b"out"]

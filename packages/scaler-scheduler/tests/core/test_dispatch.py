@@ -12,6 +12,7 @@ from scaler_protocol.errors import WorkerDiedError, describe
 from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Status
 from scaler_protocol.payloads import Payloads
+from scaler_scheduler.core.core import SchedulerCore
 from scaler_scheduler.core.queue import REPORTED_LIMIT
 
 if TYPE_CHECKING:
@@ -164,6 +165,30 @@ def test_nested_tasks_that_the_agent_of_their_parent_cannot_run_wait_for_another
     nested = driver.submit(driver.client(b"n"), parent=runs[parent], capability_names=("gpu",), capability_values=(-1,))
     assert not driver.runs(agent)
     assert list(driver.runs(driver.agent(b"gpu", capabilities=("gpu",)))) == nested
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "is_inside"),
+    [
+        (b"a stranger", b"key of another", False),
+        (b"of its client", b"key of the client", True),
+        (b"of its host", b"key of workers", True),
+    ],
+)
+def test_only_a_client_with_a_key_of_the_run_nests_tasks_in_it(
+    make_driver: type[SchedulerDriver], name: bytes, key: bytes, is_inside: bool
+) -> None:
+    driver = make_driver()
+    keys = {b"client": b"key of the client", b"agent": b"key of workers", name: key}
+    driver.core = SchedulerCore(7, driver.config, key_of=lambda peer: keys[peer.rstrip(b".")])
+    client, agent = driver.client(), driver.agent()
+    (parent,) = driver.submit(client)
+    runs = driver.runs(agent)
+    inside = driver.client(name)
+    tasks = driver.submit(inside, 2, parent=runs[parent])
+    assert set(driver.runs(agent)) == (set(tasks) if is_inside else set())
+    driver.done(agent, {parent: runs[parent]})
+    assert bool(driver.outcomes(inside)) == is_inside, "tasks of others do not end with the run"
 
 
 def test_lanes_of_parents_leave_nothing_behind(driver: SchedulerDriver) -> None:

@@ -138,7 +138,7 @@ def test_a_parent_waits_for_nested_tasks(driver: SchedulerDriver) -> None:
     client, agent = driver.client(), driver.agent()
     (parent,) = driver.submit(client)
     run = driver.runs(agent)[parent]
-    first, second = driver.submit(agent, 2, parent=run, session=200)
+    first, second = driver.submit(agent, 2, parent=run, session=2**31 + 200)
     driver.feed(agent, Blocked((run,), (True,)))
     driver.done(agent, {first: driver.runs(agent)[first]}, Status.VALUE, b"r")
     found = dumped(driver)

@@ -124,7 +124,7 @@ def test_who_has_submitted_a_task_is_told_while_somebody_listens_and_to_who_come
     client, agent = driver.client(), driver.agent(workers=1)
     (parent,) = driver.submit(client)
     (run,) = driver.runs(agent).values()
-    (early,) = driver.submit(agent, parent=run, session=77)
+    (early,) = driver.submit(agent, parent=run, session=2**31 + 77)
     driver.core.start_events(driver.now)
     event_log = driver.core.state.event_log
 
@@ -138,7 +138,7 @@ def test_who_has_submitted_a_task_is_told_while_somebody_listens_and_to_who_come
         return found
 
     assert nested() == {parent: (early,)}
-    late = driver.submit(agent, 2, parent=run, session=77)
+    late = driver.submit(agent, 2, parent=run, session=2**31 + 77)
     assert nested() == {parent: tuple(late)}
 
 

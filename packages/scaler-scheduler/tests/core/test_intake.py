@@ -198,7 +198,8 @@ def test_a_refused_submit_of_a_task_makes_no_session(make_driver: type[Scheduler
     client, agent = driver.client(b"c"), driver.agent()
     (parent,) = driver.submit(client)
     runs = driver.runs(agent)
-    nested = Submit((Group(FUNCTION),), [(7 << 32) + 1], Payloads([bytes(2_000_000)]), parent=runs[parent])
+    child = first_task(2**31 + 7) + 1
+    nested = Submit((Group(FUNCTION),), [child], Payloads([bytes(2_000_000)]), parent=runs[parent])
     driver.feed(agent, nested)
     assert list(driver.core.state.sessions) == [client[0]]
-    assert list(driver.outcomes(agent)) == [(7 << 32) + 1]
+    assert list(driver.outcomes(agent)) == [child]

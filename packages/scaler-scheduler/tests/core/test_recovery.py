@@ -9,8 +9,8 @@ import pytest
 from scaler_io.links.events import PeerJoined, PeerLost
 from scaler_protocol import messages
 from scaler_protocol.errors import ProtocolError, TaskTimeoutError, WorkerDiedError, describe, restore
-from scaler_protocol.handshake import Hello, Role
-from scaler_protocol.ids import function_id
+from scaler_protocol.handshake import Hello, Role, Welcome
+from scaler_protocol.ids import first_task, function_id, session_of
 from scaler_protocol.messages import Group, Status, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core import recovery
@@ -22,7 +22,7 @@ FUNCTION = function_id(b"body")
 OLDER = 3
 """An incarnation before the driver's."""
 PARENT, OTHER = (99 << 32) + 1, (99 << 32) + 2
-CHILD, SIBLING = (200 << 32) + 1, (200 << 32) + 2
+CHILD, SIBLING = first_task(2**31 + 200) + 1, first_task(2**31 + 200) + 2
 
 
 def submit(task: int, parent: int = 0) -> Submit:
@@ -235,9 +235,9 @@ def test_grandchildren_belong_to_the_client(driver: SchedulerDriver) -> None:
     client, agent = driver.client(), driver.agent(workers=3)
     (parent,) = driver.submit(client)
     runs = driver.runs(agent)
-    (child,) = driver.submit(agent, parent=runs[parent], session=200)
+    (child,) = driver.submit(agent, parent=runs[parent], session=2**31 + 200)
     runs |= driver.runs(agent)
-    (grandchild,) = driver.submit(agent, parent=runs[child], session=201)
+    (grandchild,) = driver.submit(agent, parent=runs[child], session=2**31 + 201)
     driver.feed(agent, messages.Output((grandchild,), (1,), Payloads([b"hello"])))
     assert driver.take(client, messages.Output)
     driver.feed(client, messages.Cancel((parent,)))
@@ -285,6 +285,32 @@ def test_the_session_of_a_task_on_another_agent_is_not_the_senders(driver: Sched
     agent = driver.agent()
     with pytest.raises(ProtocolError):
         driver.feed(agent, messages.Reconcile(wanted=(PARENT,)))
+
+
+def test_an_agent_has_no_session_of_a_client(driver: SchedulerDriver) -> None:
+    """After a restart it knows the number, and would keep the client from coming back."""
+    agent = driver.agent(b"a", workers=2, peer_incarnation=OLDER)
+    with pytest.raises(ProtocolError, match="one of clients"):
+        driver.feed(agent, messages.Reconcile(wanted=(PARENT,)))
+    driver.feed(agent, messages.Reconcile())
+    (task,) = driver.submit(driver.client(b"x"))
+    with pytest.raises(ProtocolError, match="one of clients"):
+        driver.feed(agent, submit(PARENT, parent=driver.runs(agent)[task]))
+    client = Hello(Role.CLIENT, b"c".ljust(16, b"."), 1, session=session_of(PARENT), peer_incarnation=OLDER)
+    assert isinstance(driver.core.admit(client), Welcome)
+
+
+def test_an_agent_ends_no_run_of_a_client_that_has_lost_its_connection(driver: SchedulerDriver) -> None:
+    """The client names its tasks again, but this scheduler has made their runs."""
+    client, agent, liar = driver.client(b"c"), driver.agent(b"a"), driver.agent(b"liar", peer_incarnation=OLDER)
+    (task,) = driver.submit(client)
+    driver.client(b"c")
+    driver.feed(client, messages.Reconcile(wanted=(task,)))
+    driver.feed(liar, messages.Reconcile())
+    driver.done(liar, {task: 55}, result=b"forged")
+    assert not driver.outcomes(client)
+    driver.done(agent, driver.runs(agent))
+    assert driver.outcomes(client) == {task: (Status.VALUE, b"r")}
 
 
 def test_an_agent_ends_no_run_that_it_was_not_given(driver: SchedulerDriver) -> None:

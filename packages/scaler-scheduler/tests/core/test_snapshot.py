@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scaler_protocol import status_counts
+from scaler_protocol.codec import encode
 from scaler_protocol.ids import function_id
-from scaler_protocol.limits import DEATHS
+from scaler_protocol.limits import COUNT, DEATHS
 from scaler_protocol.messages import AgentStatus, Group, Submit, WorkerState
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.event_log import TEXTS
@@ -90,6 +91,15 @@ def test_nodes_of_a_graph_run_once_their_agent_has_begun_them(driver: SchedulerD
     driver.feed(agent, report(1, first_run=min(runs.values())))
     told = driver.core.snapshot(FIGURES, driver.now)
     assert (told.graph_nodes, told.graph_assigned, told.graph_running) == ([4], [2], [1])
+
+
+def test_a_graph_that_claims_any_size_keeps_no_monitor_from_its_status(driver: SchedulerDriver) -> None:
+    first = (1 << 32) + 1
+    client, group = driver.client(session=1), Group(function_id(b"body"))
+    driver.feed(client, Submit([group], [first], Payloads([b"call"]), graph=first, graph_size=2**64 - 1, consumers=[0]))
+    told = driver.core.snapshot(FIGURES, driver.now)
+    encode(told)
+    assert told.graph_nodes == [COUNT.most]
 
 
 @pytest.mark.parametrize("listened", [False, True])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from conftest import SchedulerDriver
 
 LOST = describe(WorkerDiedError("killed"))
-NESTED = 5
+NESTED = 2**31 + 5
 """The session of tasks that a task submits."""
 
 

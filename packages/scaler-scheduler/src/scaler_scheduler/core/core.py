@@ -126,7 +126,7 @@ class SchedulerCore:
         """`is_connected` tells whether a client's link has a connection: another client may displace it otherwise.
 
         `key_of` tells the key that a peer has proved, empty without keys: the sessions of a key have one share of the
-        workers together.
+        workers together, and a client nests tasks in runs of its key only.
         """
         self._config = config
         self._shut_down_by = b""
@@ -135,7 +135,7 @@ class SchedulerCore:
         self._recovery = Recovery(self.state)
         self._completion = Completion(self.state, self._recovery)
         self._dispatch = Dispatch(self.state, self._completion)
-        self._intake = Intake(self.state, self._completion, self._dispatch)
+        self._intake = Intake(self.state, self._completion, self._dispatch, key_of)
         self._definitions = Definitions(self.state, self._completion, self._dispatch)
         self._operators = Operators(self.state, self._completion)
         self._managers = Managers(self.state, config.scaling)

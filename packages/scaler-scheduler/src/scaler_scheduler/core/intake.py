@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
@@ -40,12 +40,18 @@ class Submitter(NamedTuple):
 
 
 class Intake:
-    """Resolves each group of a message once, and enters its tasks."""
+    """Resolves each group of a message once, and enters its tasks.
 
-    def __init__(self, state: SchedulerState, completion: Completion, dispatch: Dispatch) -> None:
+    `key_of` tells the key that a peer has proved, empty without keys.
+    """
+
+    def __init__(
+        self, state: SchedulerState, completion: Completion, dispatch: Dispatch, key_of: Callable[[bytes], bytes]
+    ) -> None:
         self._state = state
         self._completion = completion
         self._dispatch = dispatch
+        self._key_of = key_of
 
     def submit(self, submitter: Submitter, event: Submit, now: float) -> None:
         """Enter new tasks of a client, or of a task that runs on an agent; they fail if they cannot be entered."""
@@ -261,11 +267,22 @@ class Intake:
         if agent is None:
             if session is None:
                 raise ProtocolError(f"session {number} is not connected")
-            return Submitter(peer, session, self._state.find_run(event.parent))
+            return Submitter(peer, session, self._parent_of(peer, event.parent))
         parent = agent.runs.get(event.parent)
         if parent is None or parent.state not in (ASSIGNED, SECOND):
             return Submitter(peer, None, None)
         return Submitter(peer, self._state.nested(number, agent), parent)
+
+    def _parent_of(self, peer: bytes, run: int) -> TaskRecord | None:
+        """The task of this run, if the client may be inside of it: it has the key of its agent, or of its own client.
+
+        Whoever nests tasks in a run has them sent to its agent at once, at the expense of its client's share.
+        """
+        parent = self._state.find_run(run)
+        if parent is None or parent.agent is None:
+            return None
+        keys = {self._key_of(parent.agent.peer), self._key_of(parent.group.lane.session.peer)}
+        return parent if self._key_of(peer) in keys else None
 
     def refuse(self, peer: bytes, event: Submit, error: ScalerError) -> None:
         """Answer a refused Submit: its tasks have failed. Of its graph no more nodes are expected than will come.

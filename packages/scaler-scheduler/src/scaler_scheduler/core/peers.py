@@ -153,7 +153,7 @@ class Peers:
         elif not event.resumed:
             self._agent_joined(peer, hello, now)
         self._task_credits.announce(self.clients)
-        if hello.peer_incarnation not in (0, self._state.incarnation):
+        if self._was_elsewhere(hello):
             self._managers.hold(now)
             if hello.role in (Role.CLIENT, Role.AGENT):
                 self._recovery.open(now, by_agent=hello.role == Role.AGENT)
@@ -183,6 +183,7 @@ class Peers:
         agent.relay_incarnation = hello.incarnation if hello.relay else 0
         agent.resuming = bool(hello.peer_incarnation)
         agent.returning = agent.resuming or hello.relay  # its agents may have been connected before
+        agent.was_elsewhere = self._was_elsewhere(hello)
         self._state.agents[peer] = agent
         self._dispatch.joined(agent, now)
         self._managers.agent_changed(agent)
@@ -215,10 +216,14 @@ class Peers:
                 self._state.recorder.session(session)
             text = f"client {hello.name or hello.session} connected from {hello.host}"
             self._state.log(text, EventKind.CLIENT, logging.DEBUG, subject=hello.name)
-        session.attached = True
+        session.attached, session.was_elsewhere = True, self._was_elsewhere(hello)
         if key := self._key_of(peer):
             session.join(self._shares.setdefault(key, KeyShare()))
         self.clients[peer] = session
+
+    def _was_elsewhere(self, hello: Hello) -> bool:
+        """Whether a peer was connected to an earlier incarnation just before."""
+        return hello.peer_incarnation not in (0, self._state.incarnation)
 
     def displace(self, session: SessionRecord) -> None:
         """No client has this session any more: one that had it is refused when its connection is back."""

@@ -51,8 +51,10 @@ class SessionRecord:
     host: str = ""
     resuming: bool = False
     """Kept although it has no tasks: after a restart, agents may still report some."""
+    was_elsewhere: bool = False
+    """Whether its process was connected to an earlier incarnation before its last Hello."""
     last_wanted: int = 0
-    """The greatest task that its client has asked for in Reconcile: later ones are unknown to earlier schedulers."""
+    """The greatest task that its process then asked for in Reconcile: later ones are unknown to earlier schedulers."""
     last_task: int = 0
     """The greatest task that is recorded in a journal."""
     attached: bool = True
@@ -591,6 +593,8 @@ class AgentRecord:
     """Whether its Reconcile is pending: until then it is given no work."""
     returning: bool = False
     """Whether it was connected before, possibly to an earlier incarnation of the scheduler."""
+    was_elsewhere: bool = False
+    """Whether it was connected to an earlier incarnation just before."""
     suspect: TaskRecord | None = None
     """The suspect that it was given last."""
     reserved_for: TaskRecord | None = None

@@ -130,7 +130,8 @@ class Recovery:
         for task in event.wanted:
             if session_of(task) != session.number:
                 continue
-            session.last_wanted = max(session.last_wanted, task)
+            if session.was_elsewhere:
+                session.last_wanted = max(session.last_wanted, task)
             if task in session.tasks:
                 continue
             if found := self._running.pop(task, None):

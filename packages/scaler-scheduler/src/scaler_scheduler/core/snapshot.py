@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from scaler_protocol.capacity import ManagerStatus
 from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.limits import COUNT
 from scaler_protocol.messages import AgentStatus, Status, WorkerState
 from scaler_protocol.monitoring import DURATION_BOUNDS, MonitorStatus
 from scaler_scheduler.core.event_log import EventLog, capability_text
@@ -300,7 +301,7 @@ def _graphs(state: SchedulerState, since: float) -> dict[str, Any]:
     return {
         "graphs": [number for number, _, _, _ in listed],
         "graph_sessions": [session for _, session, _, _ in listed],
-        "graph_nodes": [sum(graph.size for graph in each) for _, _, each, _ in listed],
+        "graph_nodes": [min(COUNT.most, sum(graph.size for graph in each)) for _, _, each, _ in listed],
         "graph_succeeded": [_nodes(each, "done") for _, _, each, _ in listed],
         "graph_failed": [_nodes(each, "failed") for _, _, each, _ in listed],
         "graph_cancelled": [_nodes(each, "cancelled") for _, _, each, _ in listed],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from scaler_io.links.effects import Effect, Log, Send
 from scaler_protocol.errors import ProtocolError
-from scaler_protocol.ids import SPARE_INCARNATIONS, first_run, session_of
+from scaler_protocol.ids import SPARE_INCARNATIONS, first_run, is_nested, session_of
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import DELETED_TOGETHER
 from scaler_protocol.messages import Message, NeedTasks, Release, Status, Withdraw, pieces_of
@@ -338,10 +338,17 @@ class SchedulerState:
         self.ended_graphs.append(session.graphs.pop(graph.first))
 
     def nested(self, number: int, agent: AgentRecord) -> SessionRecord:
-        """The nested session of this number, made if new; raises ProtocolError if it is another peer's."""
+        """The nested session of this number, made if new; raises ProtocolError if it is a client's or another agent's.
+
+        An agent knows the numbers of the clients whose tasks it has: one that had such a session would keep the client
+        from coming back after a restart.
+        """
+        if not is_nested(number):
+            raise ProtocolError(f"session {number} is one of clients, and the sender is an agent")
         session = self.sessions.get(number)
         if session is None:
             session = SessionRecord(number, agent.peer, runtime=agent.worker_class.runtime, nested=True)
+            session.was_elsewhere = agent.was_elsewhere
             self.sessions[number] = session
         if session.peer != agent.peer:
             raise ProtocolError(f"session {number} is not the sender's")
