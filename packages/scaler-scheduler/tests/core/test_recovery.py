@@ -392,3 +392,35 @@ def test_an_agent_says_only_of_its_own_runs_that_they_wait(driver: SchedulerDriv
     assert not driver.core._recovery._blocked
     driver.feed(agent, messages.Blocked((55,), (True,)))
     assert driver.core._recovery._blocked == {55}
+
+
+def order_on_one_worker(driver: SchedulerDriver) -> list[int]:
+    """The tasks in the order in which a new agent with one worker is given them."""
+    agent, given = driver.agent(b"late"), list[int]()
+    while runs := driver.runs(agent):
+        given += runs
+        driver.done(agent, runs, seconds=1.0)
+    return given
+
+
+def test_what_was_lost_with_a_host_is_next_in_the_order_of_its_age(driver: SchedulerDriver) -> None:
+    client = driver.client()
+    agent = driver.agent()
+    for _ in range(4):
+        driver.submit(client)
+        driver.done(agent, driver.runs(agent))
+    running, *queued, newest = driver.submit(client, 4)
+    assert len(driver.runs(agent)) == 4, "a short function is sent ahead"
+    driver.feed(agent, PeerLost("killed"))
+    assert order_on_one_worker(driver) == [running, newest, *queued], "after those that may have ended the host"
+
+
+def test_what_was_lost_with_a_relay_is_next_in_the_order_of_its_age(driver: SchedulerDriver) -> None:
+    client = driver.client()
+    relay = driver.agent(b"relay", workers=3, relay=True)
+    before = driver.submit(client, 3)
+    assert list(driver.runs(relay)) == before
+    driver.feed(relay, PeerLost("killed"))
+    after = driver.submit(client, 3)
+    end_recovery(driver)
+    assert order_on_one_worker(driver) == before + after

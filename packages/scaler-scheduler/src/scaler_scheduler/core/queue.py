@@ -363,15 +363,15 @@ class TaskQueue:
     def add(
         self, tasks: Sequence[TaskRecord], lane: LaneRecord, now: float, *, first: bool = False, soon: bool = False
     ) -> None:
-        """Add tasks to their lane: at its end; at its front if `first` (tasks that had been dispatched before); among
-        the ready nodes of graphs if `soon`."""
+        """Add tasks to their lane: at its end; at its front, oldest first, if `first` (tasks that had been dispatched
+        before); among the ready nodes of graphs if `soon`."""
         if not lane.registered:  # it was dropped while tasks of its groups were dispatched
             lane = self.lane(lane.session, *lane.key)
             for task in tasks:
                 task.group.lane = lane
         before = lane.size
         if first:
-            lane.tasks.extendleft(tasks)
+            lane.tasks.extendleft(sorted(tasks, key=lambda task: -task.id))
             lane.queued += len(tasks)
         elif soon:
             for task in tasks:

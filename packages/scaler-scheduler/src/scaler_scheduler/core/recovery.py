@@ -362,7 +362,7 @@ class Recovery:
             if record is not None and record.state == HELD:
                 record.note().given_up = ((run, agent),)
                 lost.append(record)
-        self._state.queue(lost, now)
+        self._state.queue(lost, now, first=True)
 
     def _close(self, now: float) -> None:
         self._until, self._awaits_agents = None, False
