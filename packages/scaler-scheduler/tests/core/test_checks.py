@@ -18,7 +18,7 @@ from scaler_protocol.errors import ProtocolError, ScalerError, restore
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
 from scaler_protocol.ids import first_task, function_id, named_function_id
 from scaler_protocol.limits import KEPT_FUNCTIONS
-from scaler_protocol.messages import Done, Group, Status, Submit
+from scaler_protocol.messages import Done, Group, Inputs, Status, Submit
 from scaler_protocol.operations import Resized
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
@@ -412,6 +412,17 @@ def test_a_task_that_is_submitted_again_counts_for_nothing(driver: SchedulerDriv
     assert not state.sessions[ord("c")].graphs and state.event_log.submitted == 1
     driver.feed(client, submit(FIRST + 1, FIRST + 2))
     assert [function.submitted for function in state.functions.latest()] == [2]
+
+
+def test_a_stranger_makes_no_records_of_tasks(driver: SchedulerDriver) -> None:
+    """They take three times the memory of tasks that wait together."""
+    client, stranger = driver.client(b"c"), driver.client(b"x")
+    tasks = driver.submit(client, 100)
+    inputs = Inputs(tasks, [FIRST] * 100, [Status.VALUE] * 100, Payloads([b"v"] * 100))
+    driver.feed(stranger, messages.Cancel(tasks))
+    with pytest.raises(ProtocolError, match="not the sender's"):
+        driver.feed(stranger, inputs)
+    assert len(set(map(id, driver.core.state.sessions[ord("c")].tasks.values()))) == 1
 
 
 def test_a_child_that_is_submitted_again_stays_one_child(driver: SchedulerDriver) -> None:

@@ -101,6 +101,11 @@ def test_processes_are_asked_of_all_agents(driver: SchedulerDriver) -> None:
         driver.feed(agent, ProcessList(asked.request, range(40_000), ["w"] * 40_000))
     parts = driver.take(client, ProcessList)
     assert [(len(part.pids), part.left) for part in parts] == [(65_536, 54_464), (54_464, 0)]
+    driver.feed(client, ListProcesses(3))
+    for agent in (*agents[:2], b"full".ljust(16, b".")):
+        [asked] = driver.take(agent, ListProcesses)
+        driver.feed(agent, *[ProcessList(asked.request, (5,), ("w",), left=1)] * 3)
+    assert [list(part.pids) for part in driver.take(client, ProcessList)] == [[5] * 3], "only a relay has more to say"
     with pytest.raises(ProtocolError, match="only a client"):
         driver.feed(agents[0], ListProcesses(1))
     with pytest.raises(ProtocolError, match="only an agent"):

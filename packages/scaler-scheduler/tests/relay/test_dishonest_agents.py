@@ -12,7 +12,7 @@ from scaler_io.links.events import LinkLost, LinkUp, PeerJoined, PeerLost
 from scaler_protocol.codec import encode
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
-from scaler_protocol.ids import first_run, function_id
+from scaler_protocol.ids import first_run, first_task, function_id
 from scaler_protocol.messages import (
     AgentStatus,
     Done,
@@ -32,7 +32,7 @@ from scaler_protocol.operations import Drain, Resized
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE
 from scaler_scheduler.core.config import SchedulerConfig
-from scaler_scheduler.relay.core import EndRelay, RelayCore, SendUp
+from scaler_scheduler.relay.core import CLAIMED_SESSIONS, SWEEP_SECONDS, EndRelay, RelayCore, SendUp
 
 SCHEDULER, OTHER = first_run(7_000), first_run(9_000)
 """Where the run ids of the scheduler begin, and of a lost relay."""
@@ -117,6 +117,20 @@ def test_claims_that_contradict_each_other(
     ] * honest
     relay.hears(Withdraw([OTHER]))
     relay.hears(Release(TASKS))
+
+
+def test_an_agent_begins_only_so_many_sessions_until_they_are_forgotten(relay: Relay) -> None:
+    """One message of a megabyte could begin 65,536, which take 5 s and 340 MB."""
+    agent, most = relay.joins(b"a", 9_000), CLAIMED_SESSIONS
+    for first in (1, most):
+        tasks = [first_task(session) for session in range(first, first + most)]
+        claimed = sent_up(relay.says(agent, Reconcile(tasks, range(OTHER + first, OTHER + first + most))), Reconcile)
+        assert [each.running for each in claimed if isinstance(each, Reconcile)] == ([tasks] if first == 1 else [])
+        assert relay.core.leases.sessions.total() == most
+    relay.hears(Withdraw(range(OTHER, OTHER + most + 1)))
+    for now in (SWEEP_SECONDS, 2 * SWEEP_SECONDS):
+        relay.core.settle(1.0 + now)
+    assert sent_up(relay.says(agent, Reconcile([first_task(most + 1)], [OTHER - 1])), Reconcile)
 
 
 def test_a_run_that_was_leased_to_the_relay_is_not_claimed_for_another_task(relay: Relay) -> None:

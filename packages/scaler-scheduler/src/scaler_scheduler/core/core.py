@@ -421,7 +421,7 @@ class SchedulerCore:
         if peer in self._operators:
             self._operators.cancel(peer, event.tasks, now)
             return
-        self.state.event_log.not_found += sum(self.state.find(task) is None for task in event.tasks)
+        self.state.event_log.not_found += sum(self.state.entry(task) is None for task in event.tasks)
         owned = [task for task in event.tasks if self._owns(peer, session_of(task))]
         self._recovery.known(owned)
         if self.state.recorder is not None and owned:
@@ -468,10 +468,10 @@ class SchedulerCore:
     def _inputs(self, peer: bytes, event: messages.Inputs, now: float) -> None:
         check_inputs(event)
         stored = set(event.stored)
+        for task in event.tasks:
+            if self.state.entry(task) is not None and not self._owns(peer, session_of(task)):
+                raise ProtocolError(f"task {task:x} is not the sender's")
         records = [self.state.find(task) for task in event.tasks]
-        for record in records:
-            if record is not None and record.group.session.peer != peer:
-                raise ProtocolError(f"task {record.id:x} is not the sender's")
         session = self.state.sessions.get(session_of(event.tasks[0])) if event.tasks else None
         if session is not None and session.peer == peer:
             if refusal := self._recorder_refusal(session):

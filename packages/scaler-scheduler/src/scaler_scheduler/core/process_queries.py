@@ -57,7 +57,7 @@ class ProcessQueries:
         self._answer(number)
 
     def answered(self, agent: AgentRecord, message: ProcessList) -> None:
-        """An agent names its processes; a late answer is ignored."""
+        """An agent names its processes, a relay in as many parts as it takes; a late answer is ignored."""
         query = self._open.get(message.request)
         if query is None or agent.peer not in query.asked:
             return
@@ -69,7 +69,7 @@ class ProcessQueries:
         query.names += message.names
         query.agents += agents
         query.hosts += hosts
-        if not message.left:
+        if not (message.left and agent.relay_incarnation):
             query.asked.discard(agent.peer)
             self._answer(message.request)
 

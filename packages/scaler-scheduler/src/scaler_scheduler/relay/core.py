@@ -74,6 +74,8 @@ JOIN_SECONDS: Final = 0.01
 """After outcomes were sent to the scheduler, further ones are collected for so long."""
 SWEEP_SECONDS: Final = 10.0
 """Sessions without leased tasks are forgotten after one to two times this."""
+CLAIMED_SESSIONS: Final = 1024
+"""Most sessions that begin between two sweeps because agents claim tasks of them; what is beyond runs again."""
 _OPERATOR: Final = bytes(16)
 """Who the core believes to ask for profiles."""
 
@@ -131,7 +133,8 @@ class RelayCore:
         """Sessions that the core knows."""
         self._idle: set[int] = set()
         """Those of them that had no task at the last sweep."""
-        self._sweep_at = 0.0
+        self._sweep_at, self._claimed_sessions = 0.0, 0
+        """The second: how many sessions have begun since the last sweep because agents claimed tasks of them."""
         self._newcomers: set[bytes] = set()
         """Agents that had another scheduler before, and have not reported what they have of it."""
         self._asker = new_session()
@@ -304,6 +307,9 @@ class RelayCore:
         for task, run in zip(event.running, event.runs, strict=True):
             is_known = is_run_of(self._hello.incarnation, run) or self.leases.task_of(run) is not None
             if not is_known and self._is_unknown(task):
+                if (is_new := session_of(task) not in self._known) and self._claimed_sessions >= CLAIMED_SESSIONS:
+                    continue
+                self._claimed_sessions += is_new
                 self._lease([task], [run], now)
                 claims[task] = run
         return claims
@@ -549,7 +555,7 @@ class RelayCore:
         return replace(status, deaths=texts, death_hosts=[host for _, host in deaths])
 
     def _forget_sessions(self, now: float) -> None:
-        self._sweep_at = now + SWEEP_SECONDS
+        self._sweep_at, self._claimed_sessions = now + SWEEP_SECONDS, 0
         empty = {session for session in self._known if not self.leases.sessions[session]}
         for session in empty & self._idle:
             self._known.discard(session)
