@@ -59,6 +59,9 @@ def test_work_of_every_kind_passes_a_relay(relayed: Relayed, tmp_path: Path) -> 
         assert len(set(client.run(os.getpid).values())) == 4
         assert client.map(pow, range(5000), [2] * 5000) == [number**2 for number in range(5000)]
         assert client.submit(nested_sum, client, 6).result(SECONDS) == 21
+        naps = [client.submit(sleep, 0.05) for _ in range(40)]
+        assert all(nap.result(SECONDS) is None for nap in naps)
+        assert len({nap.profiling_info().worker.split("/")[0] for nap in naps}) == 2, "both agents, by their own names"
         big = client.submit(bytes, 3_000_000)
         assert client.submit(len, big).result(SECONDS) == 3_000_000
         chain = client.get({"a": (abs, -7), "b": (pow, "a", 2), "c": (sum, ["a", "b"])}, ["c"])

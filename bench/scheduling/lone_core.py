@@ -92,7 +92,7 @@ class LoneCore(SchedulerCore):
         count = len(run.tasks)
         runs = range(run.first_run, run.first_run + count)
         profiles = Profile(1, 0, 0, 0, 0, 1).packed() * count
-        done = Done(run.tasks, (0,) * count, Payloads([RESULT] * count), runs, profiles=profiles, agent="host")
+        done = Done(run.tasks, (0,) * count, Payloads([RESULT] * count), runs, profiles=profiles, agents=("host",))
         self.hear(peer, done, now)
 
     def finish(self, now: float) -> int:

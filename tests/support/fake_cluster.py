@@ -282,7 +282,7 @@ class FakeCluster:
         for peer, outcomes in [(peer, some) for peer, all_of in done.items() for some in pieces_of(all_of)]:
             tasks, statuses, results = zip(*outcomes, strict=True)
             profiles = b"".join(Profile(1500, 1000, 4096, 7, 3, 1).packed() for _ in tasks)
-            message = Done(tasks, statuses, Payloads(results), runs=tasks, profiles=profiles, agent="host")
+            message = Done(tasks, statuses, Payloads(results), runs=tasks, profiles=profiles, agents=("host",))
             self._service.hub.send(peer, message)
         return bool(done)
 

@@ -27,6 +27,7 @@ from scaler_protocol.ranges import (
     Bytes,
     Column,
     Distinct,
+    Ends,
     Flag,
     Grouped,
     Limit,
@@ -173,6 +174,15 @@ def messages_of(draw: st.DrawFn, kind: type[Any]) -> Any:
 
 
 @st.composite
+def ends(draw: st.DrawFn, size: int, count: int) -> Any:
+    """So many increasing ends of pieces of a column of this size; none if it has fewer entries."""
+    if not 0 < count <= size:
+        return ()
+    others = st.lists(st.integers(1, max(1, size - 1)), min_size=count - 1, max_size=count - 1, unique=True)
+    return (*sorted(draw(others)), size)
+
+
+@st.composite
 def related(draw: st.DrawFn, relation: Relation, values: dict[str, Any]) -> Any:
     """A column that keeps a relation with others."""
     entries = values[relation.column]
@@ -184,6 +194,8 @@ def related(draw: st.DrawFn, relation: Relation, values: dict[str, Any]) -> Any:
             if "inputs" in values:
                 values["inputs"] = Payloads(())
         return ()
+    if isinstance(relation, Ends):
+        return draw(ends(len(values[relation.of]), len(entries)))
     if isinstance(relation, Profiles):
         return NO_PROFILE * len(values[relation.of])
     if isinstance(relation, Planes):

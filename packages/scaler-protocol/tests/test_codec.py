@@ -101,7 +101,7 @@ def test_payload_columns_follow_each_other_in_the_order_of_the_schema() -> None:
 
 
 def test_a_report_is_passed_on_as_it_came(wire: Wire) -> None:
-    frames = wire.frames_of(Done((1, 2), (0, 1), Payloads([b"a", b"bc"]), agent="w"))
+    frames = wire.frames_of(Done((1, 2), (0, 1), Payloads([b"a", b"bc"]), agents=("w",)))
     done = decode(frames)
     assert isinstance(done, Done) and done.encoded is frames
     assert encode(done) is frames

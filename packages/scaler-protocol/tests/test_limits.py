@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 FEW = settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 KINDS = sorted(get_args(Message), key=lambda kind: str(kind.__name__))
 ID = b"f" * 16
+TWO = Done([5, 6], [0, 0], Payloads([b"", b""]))
 ENDLESS = Profile(LONGEST_RUN_US + 1, 0, 0, 1, 0, 1).packed()
 GROUP = Group(ID)
 
@@ -113,6 +114,10 @@ CONTRADICTIONS: list[tuple[Message, str]] = [
     (Done([5], [0], Payloads([b""]), stored=[1]), "Done.stored names position 1"),
     (Done([5], [0], Payloads([b""]), profiles=bytes(31)), "Done.profiles has 31 bytes, not 44 for each of 1 tasks"),
     (Done([5], [0], Payloads([b""]), profiles=ENDLESS), "Done.profiles has a run of more than 72,057,594,037,927,935"),
+    (replace(TWO, agents=["a"], agent_ends=[1, 2]), "Done.agent_ends has 2 entries, agents 1"),
+    (replace(TWO, agents=["a", "b"], agent_ends=[1, 3]), "Done.agent_ends does not increase from 1 or more to the 2 e"),
+    (replace(TWO, agents=["a", "b"], agent_ends=[0, 2]), "Done.agent_ends does not increase from 1 or more to the 2 e"),
+    (replace(TWO, agents=["a", "b"], agent_ends=[2, 2]), "Done.agent_ends does not increase from 1 or more to the 2 e"),
     (Functions([ID], ["f"], Payloads([b""]), bodies_stored=[1]), "Functions.bodies_stored names position 1"),
     (Inputs([5], [6], [0], Payloads([b""]), stored=[3]), "Inputs.stored names position 3"),
     (TaskEvents(tasks=bytes(4)), "TaskEvents.tasks has 4 bytes, too few for planes of records of 8 bytes"),

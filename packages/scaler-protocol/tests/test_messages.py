@@ -150,9 +150,9 @@ def test_messages_are_immutable_values() -> None:
 
 
 def test_a_changed_done_is_encoded_again() -> None:
-    done = codec.decode([bytes(f) for f in codec.encode(Done((1,), (0,), Payloads([b"r"]), agent="a"))])
+    done = codec.decode([bytes(f) for f in codec.encode(Done((1,), (0,), Payloads([b"r"]), agents=("a",)))])
     assert isinstance(done, Done) and done.encoded is not None
-    changed = replace(done, agent="b")
+    changed = replace(done, agents=("b",))
     assert changed.encoded is None
     again = codec.decode([bytes(f) for f in codec.encode(changed)])
-    assert isinstance(again, Done) and again.agent == "b"
+    assert isinstance(again, Done) and again.agents == ("b",)

@@ -182,7 +182,7 @@ class SchedulerDriver:
         count = len(runs)
         payloads = Payloads([result] * count) if count else NONE
         tasks, ids = list(runs), list(runs.values())
-        self.feed(agent, Done(tasks, [status] * count, payloads, ids, stored, profiles=profile * count, agent="w"))
+        self.feed(agent, Done(tasks, [status] * count, payloads, ids, stored, profiles=profile * count, agents=("w",)))
 
     def outcomes(self, client: bytes) -> dict[int, tuple[int, bytes]]:
         """Task id to status and payload of every outcome the client was newly told; twice is an error."""

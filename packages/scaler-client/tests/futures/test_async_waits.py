@@ -64,9 +64,7 @@ def make() -> ScalerFuture[Any]:
 
 
 def settle(future: ScalerFuture[Any], status: int, payload: bytes) -> None:
-    thread = threading.Thread(
-        target=deliver, args=(Deliver([future], [1], [status], [payload], RunReports([], b"", "")),)
-    )
+    thread = threading.Thread(target=deliver, args=(Deliver([future], [1], [status], [payload], RunReports([], b"")),))
     thread.start()
     thread.join()
 

@@ -51,7 +51,7 @@ def future(task: int) -> ScalerFuture[int]:
 
 
 def outcomes(*calls: Any) -> Deliver:
-    return Deliver(calls, range(len(calls)), [0] * len(calls), [VALUE] * len(calls), RunReports((), b"", ""))
+    return Deliver(calls, range(len(calls)), [0] * len(calls), [VALUE] * len(calls), RunReports((), b""))
 
 
 def test_a_block_that_raises_fails_alone() -> None:

@@ -73,7 +73,7 @@ def make(desk: FutureDesk, task: int = 1) -> ScalerFuture[Any]:
 
 def settle(future: ScalerFuture[Any], status: int = Status.VALUE, payload: bytes = pickle.dumps("value")) -> None:
     profiles = Profile(2_500_000, 1_000_000, 4096, 1, 2, 3).packed()
-    deliver(Deliver([future], [future.task_id], [status], [payload], RunReports([future.task_id], profiles, "host")))
+    deliver(Deliver([future], [future.task_id], [status], [payload], RunReports([future.task_id], profiles, ("host",))))
 
 
 def settle_all(futures: Sequence[ScalerFuture[Any]]) -> None:
@@ -160,6 +160,14 @@ def test_profiling_info(desk: FutureDesk) -> None:
     info = future.profiling_info()
     assert (info.duration_s, info.duration_us, info.cpu_time_s) == (2.5, 2_500_000, 1.0)
     assert (info.memory_peak, info.peak_memory, info.worker, info.attempt) == (4096, 4096, "host/2", 3)
+
+
+def test_each_run_of_a_message_is_told_with_its_own_agent() -> None:
+    profiles = b"".join(Profile(number, 0, 0, 1, number, 1).packed() for number in range(3))
+    reports = RunReports([5, 6, 7], profiles, ("one", "two"), (1, 3))
+    assert [(profile.worker, agent) for profile, agent in map(reports.profile, (5, 6, 7))] == [
+        (0, "one"), (1, "two"), (2, "two"),
+    ]  # fmt: skip
 
 
 def test_what_the_task_raised_is_raised_each_time_with_the_same_frames(desk: FutureDesk) -> None:

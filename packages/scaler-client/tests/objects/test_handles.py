@@ -96,7 +96,7 @@ def stored(storage: ClientStorage, content: bytes = BIG) -> StoredPayload:
 
 
 def told(future: ScalerFuture[Any], status: int, payload: bytes) -> None:
-    deliver(Deliver([future], [future.task_id], [status], [payload], RunReports((), b"", "")))
+    deliver(Deliver([future], [future.task_id], [status], [payload], RunReports((), b"")))
 
 
 # --- storage ---------------------------------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ def test_a_connection_that_can_not_be_made_now_costs_no_result(
         for name in ("open_soon", "get", "delete"):
             patched.setattr(shelf, name, refuse)
         futures: list[ScalerFuture[bytes]] = [ScalerFuture(DESK, task, GROUP, b"call") for task in range(3)]
-        outcome = Deliver(futures, range(3), [0] * 3, references, RunReports((), b"", ""), range(3))
+        outcome = Deliver(futures, range(3), [0] * 3, references, RunReports((), b""), range(3))
         deliver(adopted(outcome, storage.adopt))
         storage.discard(new_object_id())
         with pytest.raises(OSError, match="Too many"):
@@ -396,7 +396,7 @@ def test_a_reference_that_can_not_be_adopted_fails_its_call_only(storage: Client
         return storage.adopt(reference, origin)
 
     futures: list[ScalerFuture[bytes]] = [ScalerFuture(DESK, task, GROUP, b"call") for task in range(3)]
-    outcome = Deliver(futures, range(3), [0] * 3, references, RunReports((), b"", ""), range(3))
+    outcome = Deliver(futures, range(3), [0] * 3, references, RunReports((), b""), range(3))
     deliver(adopted(outcome, adopt))
     failure = futures[1].exception()
     assert isinstance(failure, ScalerError) and isinstance(failure.__cause__, MemoryError)

@@ -115,7 +115,8 @@ struct Done {
   resultsLengths @3 :List(UInt32);
   stored @4 :List(UInt32);
   profiles @5 :Data;
-  agent @6 :Text;
+  agents @6 :List(Text);
+  agentEnds @7 :List(UInt32);
 }
 struct Cancel { tasks @0 :List(UInt64); }
 struct Release { tasks @0 :List(UInt64); freed @1 :UInt64; }

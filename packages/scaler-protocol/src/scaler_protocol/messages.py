@@ -8,8 +8,10 @@ OPTIONAL those of them that may be empty; an empty `task_groups` means that all 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import field
+from itertools import groupby
 from typing import ClassVar, Final, TypeVar
 
 from scaler_protocol.capacity import CapacityMessage
@@ -40,6 +42,22 @@ Ints = Sequence[int]
 Floats = Sequence[float]
 Texts = Sequence[str]
 Ids = Sequence[bytes]
+
+
+def agent_at(agents: Sequence[str], agent_ends: Ints, position: int) -> str:
+    """The name at a position of these columns of a Done, empty if they are."""
+    if agent_ends:
+        return agents[bisect_right(agent_ends, position)]
+    return agents[0] if agents else ""
+
+
+def agent_columns(names: Iterable[str]) -> tuple[list[str], Ints]:
+    """`agents` and `agent_ends` of a Done, from the name of the agent of each task."""
+    agents, ends = list[str](), [0]
+    for name, alike in groupby(names):
+        agents.append(name)
+        ends.append(ends[-1] + len(list(alike)))
+    return agents, ends[1:] if len(agents) > 1 else ()
 
 
 def pieces_of(ids: Sequence[T], most: int | None = None) -> list[Sequence[T]]:
@@ -181,11 +199,16 @@ class Run:
 class Done:
     """Outcomes, from the agent to the scheduler and, unchanged where possible, to the session's own process.
 
-    `profiles` holds one PROFILE record per task (see `scaler_protocol.profiles`); `agent` is a name.
+    `profiles` holds one PROFILE record per task (see `scaler_protocol.profiles`). `agents` are the names of those that
+    have run the tasks, each of consecutive ones; `agent_ends` has the position after the last task of each, and is left
+    out for a single agent.
     """
 
-    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (("tasks", "runs", "statuses", "results"),)
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"runs"})
+    COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (
+        ("tasks", "runs", "statuses", "results"),
+        ("agents", "agent_ends"),
+    )
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"runs", "agent_ends"})
 
     tasks: Ints
     statuses: Ints
@@ -193,9 +216,14 @@ class Done:
     runs: Ints = ()
     stored: Ints = ()
     profiles: bytes = b""
-    agent: str = ""
+    agents: Sequence[str] = ()
+    agent_ends: Ints = ()
     encoded: Sequence[bytes] | None = field(default=None, init=False, compare=False, repr=False)
     """The received frames, set only by the codec: a message that is forwarded unchanged is not encoded again."""
+
+    def agent_of(self, position: int) -> str:
+        """The name of the agent that has run the task at this position; empty if it is unknown."""
+        return agent_at(self.agents, self.agent_ends, position)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import reprlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from scaler_protocol.byte_planes import fault_of_planes
@@ -332,6 +333,20 @@ class Profiles(Relation):
         if len(profiles) != PROFILE.size * count:
             return f"has {len(profiles):,} bytes, not {PROFILE.size} for each of {count:,} {self.of}"
         return f"has a run of more than {LONGEST_RUN_US:,} microseconds" if has_endless_run(profiles) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends(Relation):
+    """Increasing positions that cut column `of` into pieces: of each piece the position after its last entry."""
+
+    column: str
+    of: str
+
+    def fault(self, message: Any) -> str:
+        ends, size = getattr(message, self.column), len(getattr(message, self.of))
+        if ends[-1] == size and all(end < following for end, following in pairwise((0, *ends))):
+            return ""
+        return f"does not increase from 1 or more to the {size:,} entries of {self.of}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ WRONG = b"w" * 16
 
 
 def done(task: int, run: int, status: int = Status.VALUE, result: bytes = b"forged") -> Done:
-    return Done((task,), (status,), Payloads([result]), runs=(run,), profiles=bytes(PROFILE.size), agent="w")
+    return Done((task,), (status,), Payloads([result]), runs=(run,), profiles=bytes(PROFILE.size), agents=("w",))
 
 
 def submit(*tasks: int, needs: dict[int, int] | None = None, body: bytes = b"body") -> Submit:

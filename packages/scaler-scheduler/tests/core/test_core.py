@@ -50,7 +50,7 @@ def test_a_plain_report_is_passed_on_as_it_came(driver: SchedulerDriver) -> None
     driver.submit(client)
     driver.done(agent, driver.runs(agent))
     (done,) = driver.take(client, messages.Done)
-    assert done.agent == "w" and done.runs and len(done.profiles) == len(NO_PROFILE)
+    assert done.agents == ("w",) and done.runs and len(done.profiles) == len(NO_PROFILE)
 
 
 def test_the_function_travels_to_an_agent_once(driver: SchedulerDriver) -> None:
@@ -288,7 +288,7 @@ def test_no_run_took_longer_than_since_its_dispatch(driver: SchedulerDriver) -> 
     driver.later(2.0)
     profile = Profile(LONGEST_RUN_US, 1, 1, 1, 0, 1).packed()
     for task, run in driver.runs(agent).items():
-        driver.feed(agent, messages.Done((task,), (0,), Payloads([b""]), runs=(run,), profiles=profile, agent="w"))
+        driver.feed(agent, messages.Done((task,), (0,), Payloads([b""]), runs=(run,), profiles=profile, agents=("w",)))
     status = driver.core.snapshot(ProcessStats("", 0.0, 0.0, 0.0, 0), driver.now)
     assert status.function_seconds == [2.0]
     assert driver.core.state.sessions[client[0]].served == 2.0
@@ -691,7 +691,7 @@ def _dependent(task: int, need: int) -> Submit:
 
 
 def _kept(task: int, run: int, result: bytes) -> messages.Done:
-    return messages.Done((task,), (0,), Payloads([result]), runs=(run,), profiles=NO_PROFILE, agent="w")
+    return messages.Done((task,), (0,), Payloads([result]), runs=(run,), profiles=NO_PROFILE, agents=("w",))
 
 
 def test_every_message_that_the_core_takes_is_permitted_to_some_role() -> None:

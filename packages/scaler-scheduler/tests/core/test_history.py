@@ -171,7 +171,9 @@ def test_functions_of_failures_that_are_forgotten_are_told(
         driver.later(1.0)
         driver.submit(client)
         [(task, run)] = driver.runs(agent).items()
-        driver.feed(agent, Done([task], [Status.RAISED], Payloads([b"r"]), runs=[run], profiles=NO_PROFILE, agent="w"))
+        driver.feed(
+            agent, Done([task], [Status.RAISED], Payloads([b"r"]), runs=[run], profiles=NO_PROFILE, agents=("w",))
+        )
         times.append(driver.core.state.event_log.now)
     told = decoded(history.message(100.0))
     assert (list(told.forgotten_functions), list(told.forgotten_times)) == (["module:function"], [100.0 + times[0]])
@@ -186,7 +188,7 @@ def test_what_runs_say_about_hosts_and_workers_is_told_to_who_comes_late(make_dr
         [(task, run)] = driver.runs(agent).items()
         status = Status.RAISED if number == 5 else Status.VALUE
         profile = Profile(2_000_000, 1, 100 + 10 * number, 7, 0, 1).packed()
-        driver.feed(agent, Done([task], [status], Payloads([b"r"]), runs=[run], profiles=profile, agent="w"))
+        driver.feed(agent, Done([task], [status], Payloads([b"r"]), runs=[run], profiles=profile, agents=("w",)))
     told = driver.core.history(0.0)
     assert (told.run_functions, told.run_hosts) == (["module:function"], ["agent"])
     assert (told.run_counts, told.run_seconds) == ([6], [2.0])

@@ -48,7 +48,7 @@ def finish(driver: SchedulerDriver, agent: bytes, tasks: list[int], stored: byte
     profiles = Profile(1, 1, 1, 1, 0, 1).packed() * len(tasks)
     statuses = [Status.VALUE] * len(tasks)
     positions = list(range(len(tasks))) if stored else ()
-    driver.feed(agent, Done(tasks, statuses, results, runs=runs, stored=positions, profiles=profiles, agent="w"))
+    driver.feed(agent, Done(tasks, statuses, results, runs=runs, stored=positions, profiles=profiles, agents=("w",)))
 
 
 def listed(driver: SchedulerDriver, peer: bytes, query: ListTasks) -> TaskList:

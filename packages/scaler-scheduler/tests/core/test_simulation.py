@@ -134,7 +134,7 @@ class Simulation:
                 Payloads([b"r"] * len(runs)),
                 runs=[run for run, _, _ in runs],
                 profiles=profiles,
-                agent="a",
+                agents=("a",),
             )
             self.core.handle(peer, done, self.now)
 

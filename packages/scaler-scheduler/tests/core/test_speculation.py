@@ -82,7 +82,7 @@ def test_the_stored_result_of_the_loser_is_deleted(driver: SchedulerDriver) -> N
         runs=[pair.first],
         stored=[0],
         profiles=NO_PROFILE,
-        agent="w",
+        agents=("w",),
     )
     driver.feed(pair.agents[0], late)
     (deleted,) = driver.take(pair.client, DeleteObjects)

@@ -11,7 +11,7 @@ from scaler_client.core.held_results import LongResult
 from scaler_client.objects.handles import ResultOrigin, object_bytes, stored_positions, true_size
 from scaler_protocol.errors import ObjectNotFoundError, ScalerError, describe, is_loss, restore
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.messages import Done, Group, Status
+from scaler_protocol.messages import Done, Group, Status, agent_at
 from scaler_protocol.objects import REFERENCE_BYTES
 from scaler_protocol.profiles import NO_PROFILE, Profile, profile_at
 
@@ -198,16 +198,20 @@ class CallBlock:
 class RunReports:
     """The profiles of one outcome batch, kept by its futures and decoded on demand."""
 
-    __slots__ = ("_profiles", "_tasks", "agent")
+    __slots__ = ("_agent_ends", "_agents", "_profiles", "_tasks")
 
-    def __init__(self, tasks: Sequence[int], profiles: bytes, agent: str) -> None:
-        self._tasks, self._profiles, self.agent = tasks, profiles, agent
+    def __init__(
+        self, tasks: Sequence[int], profiles: bytes, agents: Sequence[str] = (), agent_ends: Sequence[int] = ()
+    ) -> None:
+        """The columns of a Done."""
+        self._tasks, self._profiles, self._agents, self._agent_ends = tasks, profiles, agents, agent_ends
 
-    def profile(self, task: int) -> Profile:
-        """The profile of one of the tasks; all zeros if there is none."""
+    def profile(self, task: int) -> tuple[Profile, str]:
+        """The profile of one of the tasks and the name of its agent; zeros and no name if there is none."""
         if not self._profiles:
-            return profile_at(NO_PROFILE, 0)
-        return profile_at(self._profiles, self._tasks.index(task))
+            return profile_at(NO_PROFILE, 0), ""
+        position = self._tasks.index(task)
+        return profile_at(self._profiles, position), agent_at(self._agents, self._agent_ends, position)
 
 
 class LocalFailure(bytes):
@@ -250,7 +254,7 @@ class Deliver:
     @classmethod
     def of(cls, done: Done, calls: Sequence[OutstandingCall | None]) -> Deliver:
         """The outcomes of a Done message."""
-        reports = RunReports(done.tasks, done.profiles, done.agent)
+        reports = RunReports(done.tasks, done.profiles, done.agents, done.agent_ends)
         if done.stored or max(done.statuses, default=0) > Status.CANCELLED:
             return cls(calls, done.tasks, *_replace_unreadable(done), reports, done.stored)
         return cls(calls, done.tasks, done.statuses, done.results.parts, reports)
@@ -261,7 +265,7 @@ class Deliver:
     ) -> Deliver:
         """The same outcome for all of these tasks."""
         size = len(tasks)
-        return cls(calls, tasks, [status] * size, [payload] * size, RunReports((), b"", ""))
+        return cls(calls, tasks, [status] * size, [payload] * size, RunReports((), b""))
 
     def has_losses(self) -> bool:
         """Whether a task has failed because an object was lost."""

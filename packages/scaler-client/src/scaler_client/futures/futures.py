@@ -409,7 +409,7 @@ class ScalerFuture(Future[T], ShownInNotebooks):
         """
         if self._reports is None:
             raise ValueError(f"{self!r} was not run to its end: there is no profile")
-        return profiling_info(self._reports.profile(self.task_id), self._reports.agent)
+        return profiling_info(*self._reports.profile(self.task_id))
 
     def set_running_or_notify_cancel(self) -> bool:
         """Whether it was not cancelled; for code that runs calls itself, as in `concurrent.futures`.

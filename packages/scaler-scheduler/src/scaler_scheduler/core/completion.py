@@ -18,7 +18,7 @@ from scaler_protocol.plurals import counted
 from scaler_protocol.profiles import NO_PROFILE, Profile, profile_at
 from scaler_scheduler.core.dependencies import Dependencies
 from scaler_scheduler.core.lost_runs import LostRuns, too_often
-from scaler_scheduler.core.outcome_batch import OutcomeBatch
+from scaler_scheduler.core.outcome_batch import JOINED_BYTES, JOINED_TASKS, OutcomeBatch
 from scaler_scheduler.core.pinned import is_pinned
 from scaler_scheduler.core.records import (
     AgentRecord,
@@ -54,7 +54,8 @@ class Completion:
         self.dependencies = Dependencies(state, self._release, self.end_children)
         self.speculation = Speculation(state, self.end_children)
         self._lost_runs = LostRuns(state)
-        self._batches: dict[tuple[bytes, str], OutcomeBatch] = {}
+        self._batches: dict[bytes, OutcomeBatch] = {}
+        """By owner."""
         self._release_at: float | None = None
         self._releases_from = 0.0
         """When releases may be sent again."""
@@ -104,7 +105,7 @@ class Completion:
             record.state, record.calls, record.run = DONE, b"", 0
             outcome = status, result, position in stored
             if self._state.recorder is not None:
-                self._state.recorder.ended(record, outcome, profile_of(report, position), report.agent)
+                self._state.recorder.ended(record, outcome, profile_of(report, position), report.agent_of(position))
             if extra.notes is not None:
                 self.end_children(record, now)
             self.dependencies.pass_on(record, extra, outcome, now)
@@ -113,7 +114,7 @@ class Completion:
             self.dependencies.release_inputs(nodes, now)
 
     def _forward(self, agent: AgentRecord, records: Sequence[TaskRecord], report: Done, owner: SessionRecord) -> None:
-        """All runs of the report ended with a value for the same owner: send it the report as it is."""
+        """All runs of the report ended with a value for the same owner: send it the report, perhaps with others."""
         ended = EndedTasks(agent, records[0].group)
         for record in records:
             record.state = DONE
@@ -121,8 +122,12 @@ class Completion:
                 ended = EndedTasks(agent, record.group)
             owner.tasks[record.id] = ended
         if owner.attached:
-            self._state.send(owner.peer, report)
-            self._state.long_results.sent(owner, report.results.lengths)
+            lengths = report.results.lengths
+            self._state.long_results.sent(owner, lengths)
+            if len(lengths) < JOINED_TASKS and sum(lengths) < JOINED_BYTES:
+                self._batch_of(owner).add_report(report)
+            else:
+                self._state.send(owner.peer, report)
         if owner.kept is not None:
             self._keep(owner.kept, report)
         if report.stored and self._state.config.replicas > 1:
@@ -140,7 +145,7 @@ class Completion:
         for position, (task, status, payload) in enumerate(
             zip(report.tasks, report.statuses, report.results, strict=True)
         ):
-            kept[task] = (status, payload, position in stored), profile_of(report, position), report.agent
+            kept[task] = (status, payload, position in stored), profile_of(report, position), report.agent_of(position)
 
     def _count_values(
         self, agent: AgentRecord, nodes: Sequence[TaskRecord], report: Done, values: Sequence[int], now: float
@@ -208,7 +213,7 @@ class Completion:
         if status == Status.LOST:
             status, payload = Status.FAILED, too_often(record, payload)
         profile = profile_of(report, position)
-        self.end(record, status, payload, now, stored=stored, profile=profile, agent_name=report.agent)
+        self.end(record, status, payload, now, stored=stored, profile=profile, agent_name=report.agent_of(position))
 
     def _second_ended(self, second: TaskRecord, status: int, now: float) -> TaskRecord:
         """Returns the task if this is its outcome; otherwise the second run, which is not wanted any more."""
@@ -342,11 +347,15 @@ class Completion:
         if session.kept is not None:
             session.kept[task] = ended
         if session.attached:
-            batch = self._batches.get((session.peer, agent_name))
-            if batch is None:
-                batch = self._batches[(session.peer, agent_name)] = OutcomeBatch()
-            batch.add(task, outcome, profile)
+            self._batch_of(session).add(task, outcome, profile, agent_name)
             self._state.long_results.sent(session, (len(outcome[1]),))
+
+    def _batch_of(self, owner: SessionRecord) -> OutcomeBatch:
+        """What is sent to the owner with this turn."""
+        batch = self._batches.get(owner.peer)
+        if batch is None:
+            batch = self._batches[owner.peer] = OutcomeBatch()
+        return batch
 
     def attached(self, session: SessionRecord, wanted: Collection[int], now: float) -> None:
         """The process of a session has come back: send it the outcomes that it wants, and drop what it does not want.
@@ -571,8 +580,8 @@ class Completion:
             self.released(session, tasks, now)
         if self._batches:
             batches, self._batches = self._batches, {}
-            for (peer, agent_name), batch in batches.items():
-                for message in batch.messages(agent_name):
+            for peer, batch in batches.items():
+                for message in batch.messages():
                     self._state.send(peer, message)
         if self._release_at is not None and now >= self._release_at:
             self._release_at = None

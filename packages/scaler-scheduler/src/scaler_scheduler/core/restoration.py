@@ -106,7 +106,7 @@ class Restoration:
                     0.0,
                     stored=position in stored,
                     profile=profile_of(report, position) or NO_PROFILE,
-                    agent_name=report.agent,
+                    agent_name=report.agent_of(position),
                 )
 
     def released(self, number: int, tasks: Sequence[int]) -> None:

@@ -129,7 +129,7 @@ class Ledger:
         """Bytes of all rows of sessions."""
         self._rows: list[Row] = []
         self._deleted: list[int] = []
-        self._outcomes: dict[tuple[int, str], OutcomeBatch] = {}
+        self._outcomes: dict[int, OutcomeBatch] = {}
         self._sessions: dict[int, _Rows] = {}
         self._agents: dict[bytes, int] = {}
         self._functions: set[bytes] = set()
@@ -197,10 +197,9 @@ class Ledger:
         """One task has ended."""
         session = record.group.session
         if not session.nested:
-            key = session.number, agent_name
-            if key not in self._outcomes:
-                self._outcomes[key] = OutcomeBatch()
-            self._outcomes[key].add(record.id, outcome, profile)
+            if session.number not in self._outcomes:
+                self._outcomes[session.number] = OutcomeBatch()
+            self._outcomes[session.number].add(record.id, outcome, profile, agent_name)
 
     def released(self, session: SessionRecord, tasks: Sequence[int]) -> None:
         """The owner has these outcomes."""
@@ -255,8 +254,8 @@ class Ledger:
         return Batch(batch_rows, deleted)
 
     def _write_outcomes(self) -> None:
-        for (session, agent_name), batch in self._outcomes.items():
-            for done in batch.messages(agent_name):
+        for session, batch in self._outcomes.items():
+            for done in batch.messages():
                 self._append(RecordKind.DONE, session, pack_message(done), About(done.tasks))
         self._outcomes.clear()
 

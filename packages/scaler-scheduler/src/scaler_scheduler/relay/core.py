@@ -59,13 +59,14 @@ from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import PERMITTED as SCHEDULER_PERMITS
 from scaler_scheduler.core.core import SchedulerCore
 from scaler_scheduler.core.effects import WriteDump
+from scaler_scheduler.core.outcome_batch import OutcomeBatch
 from scaler_scheduler.core.records import TaskBlock
 from scaler_scheduler.core.reports import deaths_of
 from scaler_scheduler.core.state import SendToStorage
 from scaler_scheduler.core.task_states import ASSIGNED, DONE, HELD, WAITING
 from scaler_scheduler.relay.earlier_outcomes import EarlierOutcomes
 from scaler_scheduler.relay.leases import Leases
-from scaler_scheduler.relay.translation import JoinedOutcomes, JoinedProfile, joined_status, submits_of
+from scaler_scheduler.relay.translation import JoinedProfile, joined_status, submits_of
 from scaler_scheduler.requirements import describe_runtime, runtime_of
 
 PERMITTED: Final = {Role.AGENT: SCHEDULER_PERMITS[Role.AGENT]}
@@ -120,7 +121,7 @@ class RelayCore:
         self._storage, self._incarnation = "", 0
         """What the scheduler has told: where object storage is, and which incarnation it is."""
         self._out: list[RelayEffect] = []
-        self._outcomes: dict[str, JoinedOutcomes] = {}
+        self._outcomes = OutcomeBatch()
         """Outcomes to be sent, by the agent that they name: values name the relay."""
         self._outcomes_at = 0.0
         self._wanted_back = 0
@@ -322,7 +323,7 @@ class RelayCore:
     def _done(self, peer: bytes, event: Done, now: float) -> None:
         check_done(event)
         if asked := self.earlier.answered(peer, event):
-            self._outcomes_of(event).add(event, asked)
+            self._outcomes.add_runs(event, asked)
             event = _without(event, asked)
         if event.tasks:
             self._core.handle(peer, event, now)
@@ -352,7 +353,7 @@ class RelayCore:
             self._out.append(ReconnectAgents())
         if event.resumed:
             return
-        self._outcomes.clear()  # agents keep them
+        self._outcomes = OutcomeBatch()  # agents keep them
         self._up(Resized(self._workers))
         if not first:
             ended = [task for task in self.leases.runs if self._has_ended(task)]
@@ -420,7 +421,7 @@ class RelayCore:
             count, runs = len(stopped), {task: self.leases.runs[task] for task in stopped}
             self._cancel(stopped, now)
             cancelled = Done(stopped, [Status.CANCELLED] * count, Payloads([b""] * count), profiles=NO_PROFILE * count)
-            self._outcomes_of(cancelled).add(cancelled, runs)
+            self._outcomes.add_runs(cancelled, runs)
 
     def _cancel(self, tasks: Iterable[int], now: float) -> None:
         for session, some in self.leases.by_session(tasks).items():
@@ -524,10 +525,9 @@ class RelayCore:
         self._settle_core(now)
         if self._outcomes and now >= self._outcomes_at:
             self._outcomes_at = now + JOIN_SECONDS
-            outcomes, self._outcomes = self._outcomes, {}
-            for agent, joined in outcomes.items():
-                for message in joined.messages(agent):
-                    self._up(message)
+            outcomes, self._outcomes = self._outcomes, OutcomeBatch()
+            for message in outcomes.messages():
+                self._up(message)
         if self._is_draining and not (self._state.agents or self.leases.runs or self._outcomes):
             self._end("all of its hosts were drained", failed=False)
         out, self._out = self._out, []
@@ -564,13 +564,7 @@ class RelayCore:
         self._idle = empty - self._idle
 
     def _ended(self, message: Done, now: float) -> None:
-        self._outcomes_of(message).add(message, self.leases.runs)
-
-    def _outcomes_of(self, report: Done) -> JoinedOutcomes:
-        name = report.agent if any(report.statuses) else self._hello.name
-        if name not in self._outcomes:
-            self._outcomes[name] = JoinedOutcomes()
-        return self._outcomes[name]
+        self._outcomes.add_runs(message, self.leases.runs)
 
     def _inputs_lacking(self, message: NeedInputs, now: float) -> None:
         """Inputs come with the tasks that need them: those that still lack some are given back."""
@@ -622,6 +616,6 @@ def _without(report: Done, tasks: Iterable[int]) -> Done:
     """The report without the outcomes of these tasks."""
     gone = set(tasks)
     left = [at for at, task in enumerate(report.tasks) if task not in gone]
-    rest = JoinedOutcomes()
-    rest.add(report, {report.tasks[at]: report.runs[at] for at in left})
-    return next(rest.messages(report.agent), Done((), (), Payloads([])))
+    rest = OutcomeBatch()
+    rest.add_runs(report, {report.tasks[at]: report.runs[at] for at in left})
+    return next(rest.messages(), Done((), (), Payloads([])))

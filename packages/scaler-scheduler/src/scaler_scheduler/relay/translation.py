@@ -1,4 +1,4 @@
-"""What a relay makes of messages: Submits of a Run; outcomes, profiles and status of many agents as one. Pure."""
+"""What a relay makes of messages: Submits of a Run; profiles and status of many agents as one. Pure."""
 
 from __future__ import annotations
 
@@ -9,20 +9,9 @@ from typing import Any, Final
 
 from scaler_protocol.ids import session_of
 from scaler_protocol.limits import CORES, WORKER_NAME, shortened
-from scaler_protocol.messages import (
-    MESSAGE_IDS,
-    MESSAGE_LIMIT,
-    AgentStatus,
-    Done,
-    Group,
-    Inputs,
-    Run,
-    Status,
-    Submit,
-)
+from scaler_protocol.messages import AgentStatus, Group, Inputs, Run, Status, Submit
 from scaler_protocol.operations import ProfilePart, TakeProfile
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.profiles import NO_PROFILE, PROFILE
 from scaler_protocol.ranges import Text
 from scaler_protocol.stack_counts import most_frequent
 from scaler_scheduler.core.records import AgentRecord
@@ -80,58 +69,6 @@ def _inputs(run: Run, positions: set[int]) -> Inputs | None:
         Payloads([run.inputs[row] for row in rows]),
         [number for number, row in enumerate(rows) if row in stored],
     )
-
-
-class JoinedOutcomes:
-    """Outcomes of tasks on many agents, for one message, or as few as their size allows."""
-
-    def __init__(self) -> None:
-        self._tasks: list[int] = []
-        self._runs: list[int] = []
-        self._statuses: list[int] = []
-        self._results: list[bytes] = []
-        self._stored: set[int] = set()
-        self._profiles: list[bytes] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._tasks)
-
-    def add(self, report: Done, runs: Mapping[int, int]) -> None:
-        """Add the outcomes of those tasks that have one of these runs."""
-        known = [at for at, task in enumerate(report.tasks) if task in runs]
-        start = len(self._tasks)
-        if report.stored:
-            stored = set(report.stored)
-            self._stored.update(start + number for number, at in enumerate(known) if at in stored)
-        tasks = report.tasks
-        self._tasks += [tasks[at] for at in known]
-        self._runs += [runs[tasks[at]] for at in known]
-        self._statuses += [report.statuses[at] for at in known]
-        self._results += [report.results[at] for at in known]
-        size, packed = PROFILE.size, report.profiles or NO_PROFILE * len(tasks)
-        self._profiles += [packed[at * size : (at + 1) * size] for at in known]
-
-    def messages(self, agent: str) -> Iterator[Done]:
-        """The outcomes, as reported by `agent`."""
-        start = size = 0
-        for at, result in enumerate(self._results):
-            if at > start and (size + len(result) > MESSAGE_LIMIT or at - start == MESSAGE_IDS):
-                yield self._message(agent, start, at)
-                start, size = at, 0
-            size += len(result)
-        if self._tasks:
-            yield self._message(agent, start, len(self._tasks))
-
-    def _message(self, agent: str, start: int, end: int) -> Done:
-        return Done(
-            self._tasks[start:end],
-            self._statuses[start:end],
-            Payloads(self._results[start:end]),
-            self._runs[start:end],
-            stored=[at - start for at in range(start, end) if at in self._stored] if self._stored else (),
-            profiles=b"".join(self._profiles[start:end]),
-            agent=agent,
-        )
 
 
 class JoinedProfile:

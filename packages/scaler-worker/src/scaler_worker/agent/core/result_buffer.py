@@ -38,7 +38,7 @@ class _Columns:
             self.runs,
             self.stored,
             b"".join(self.profiles),
-            agent,
+            (agent,),
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from scaler_protocol.ids import SESSION_BITS
-from scaler_protocol.messages import Done, Ended, NeedInputs, NeedTasks, Output
+from scaler_protocol.messages import Done, Ended, NeedInputs, NeedTasks, Output, agent_columns
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
 
@@ -41,7 +41,7 @@ def cut_done(done: Done, positions: Sequence[int]) -> Done:
         _pick(done.runs, positions),
         [new for new, position in enumerate(positions) if position in stored],
         b"".join(profiles[position * size : (position + 1) * size] for position in positions),
-        done.agent,
+        *agent_columns(done.agent_of(position) for position in positions),
     )
 
 
