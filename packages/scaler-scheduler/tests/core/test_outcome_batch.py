@@ -42,19 +42,31 @@ def written(done: Done) -> Done:
 
 def test_reports_of_many_agents_become_one_message() -> None:
     batch = OutcomeBatch()
-    batch.add(9, (Status.FAILED, b"lost", False), NO_PROFILE, "")
     batch.add_report(report(1, [b"a", b""], "one"))
     batch.add_report(report(3, [b"c"], "two", stored=(0,)))
-    batch.add_report(report(4, [b"d"], "two"))
+    batch.add_report(Done([4, 5], [0, 1], Payloads([b"d", b"e"]), agents=("three", "four"), agent_ends=(1, 2)))
     (done,) = batch.messages()
     assert rows(written(done)) == [
-        (9, Status.FAILED, b"lost", False, 0, ""),
         (1, 0, b"a", False, 1, "one"),
         (2, 0, b"", False, 2, "one"),
         (3, 0, b"c", True, 3, "two"),
-        (4, 0, b"d", False, 4, "two"),
+        (4, 0, b"d", False, 0, "three"),
+        (5, 1, b"e", False, 0, "four"),
     ]
-    assert list(done.agents) == ["", "one", "two"] and list(done.agent_ends) == [1, 3, 5]
+
+
+def test_single_outcomes_become_one_message() -> None:
+    batch = OutcomeBatch()
+    batch.add(9, (Status.FAILED, b"lost", False), NO_PROFILE, "")
+    for task, agent in ((3, "two"), (4, "two")):
+        batch.add(task, (0, b"stored", True), Profile(task, 0, 0, 0, 0, 1).packed(), agent)
+    (done,) = batch.messages()
+    assert rows(written(done)) == [
+        (9, Status.FAILED, b"lost", False, 0, ""),
+        (3, 0, b"stored", True, 3, "two"),
+        (4, 0, b"stored", True, 4, "two"),
+    ]
+    assert list(done.agents) == ["", "two"] and list(done.agent_ends) == [1, 3]
 
 
 def test_a_single_report_is_not_changed() -> None:
@@ -73,12 +85,16 @@ def test_joined_runs_are_those_that_were_asked_for() -> None:
     assert [done.agent_of(at) for at in range(3)] == ["one", "one", "two"]
 
 
+@pytest.mark.parametrize("is_report", [False, True])
 @pytest.mark.parametrize("what", ["results", "names"])
-def test_messages_are_no_longer_than_their_limit(what: str) -> None:
+def test_messages_are_no_longer_than_their_limit(what: str, is_report: bool) -> None:
     batch, size = OutcomeBatch(), MESSAGE_LIMIT // 10
     for number in range(25):
         long, name = (b"r" * size, "a") if what == "results" else (b"", f"{number:04}" * (size // 4))
-        batch.add(number + 1, (0, long, False), NO_PROFILE, name)
+        if is_report:
+            batch.add_report(report(number + 1, [long], name))
+        else:
+            batch.add(number + 1, (0, long, False), NO_PROFILE, name)
     messages = list(batch.messages())
     assert [len(done.tasks) for done in messages] == ([9, 9, 7] if what == "results" else [10, 10, 5])
     assert [task for done in messages for task in done.tasks] == list(range(1, 26))
