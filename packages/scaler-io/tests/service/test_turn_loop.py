@@ -199,3 +199,33 @@ def test_the_next_turn_is_taken_soon_if_nobody_takes_one(loop_kind: str) -> None
 
     drive(shell, 1, loop_kind, ask)
     assert len(shell.turns) == 1
+
+
+def test_a_turn_may_take_one_of_another_shell(loop_kind: str) -> None:
+    """As the link of a relay does: both go on, and what is asked for next follows the turn around."""
+    inner, outer, third = ScriptedShell(0.01), ScriptedShell(0.01), ScriptedShell()
+
+    async def main() -> None:
+        within, last = TurnLoop(inner), TurnLoop(third)
+
+        class Around:
+            readable = outer.readable
+
+            def turn(self, now: float) -> float:
+                if not outer.turns:
+                    within.now()
+                    last.next()
+                    assert third.turns == []
+                return outer.turn(now)
+
+        around = TurnLoop(Around())
+        around.now()
+        assert (len(inner.turns), len(outer.turns), len(third.turns)) == (1, 1, 1)
+        deadline = time.monotonic() + 20
+        while len(inner.turns) < 2 or len(outer.turns) < 2:
+            assert time.monotonic() < deadline, (inner.turns, outer.turns)
+            await asyncio.sleep(0.001)
+        for loop in (within, around, last):
+            loop.close()
+
+    run(main, loop_kind)

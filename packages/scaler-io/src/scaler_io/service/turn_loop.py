@@ -29,7 +29,7 @@ class TurnShell(Protocol):
 
 
 _TAKING: Final[dict[asyncio.AbstractEventLoop, TurnLoop]] = {}
-"""Whose turn is being taken on each loop."""
+"""Whose turn is being taken on each loop; of turns within turns, as in a relay, the innermost."""
 
 
 class TurnLoop:
@@ -56,11 +56,15 @@ class TurnLoop:
             self._requested = None
         now = time.monotonic()
         due = now + RETRY_SECONDS
+        around = _TAKING.get(self._loop)
         _TAKING[self._loop] = self
         try:
             due = self._shell.turn(now)
         finally:
-            del _TAKING[self._loop]
+            if around is None:
+                del _TAKING[self._loop]
+            else:
+                _TAKING[self._loop] = around
             self._schedule(due, now)
             if self._following:
                 self._let_follow()
