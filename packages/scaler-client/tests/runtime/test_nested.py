@@ -18,9 +18,9 @@ from scaler_client.api.client import Client
 from scaler_client.objects.store import StorageDoor
 from scaler_client.runtime import connection
 from scaler_client.task_context import CurrentTask, Transport, current_task
-from scaler_io.links.events import LinkUp, UplinkEvent
+from scaler_io.links.events import LinkLost, LinkUp, UplinkEvent
 from scaler_io.objects.connection import ObjectConnection
-from scaler_protocol.errors import ClientForkedError, ClientQuitError, SessionExhaustedError
+from scaler_protocol.errors import ClientForkedError, ClientQuitError, SchedulerLostError, SessionExhaustedError
 from scaler_protocol.handshake import Welcome
 from scaler_protocol.ids import new_session
 from scaler_protocol.messages import Blocked, Done, Message, Submit
@@ -64,7 +64,7 @@ class ScriptedChannel:
         os.close(self._reader)
         os.close(self._writer)
 
-    def hear(self, message: Message) -> None:
+    def hear(self, message: UplinkEvent) -> None:
         """What the agent says."""
         self._events = [*self._events, message]
         os.write(self._writer, b"\0")
@@ -263,6 +263,13 @@ def test_a_client_that_failed_is_replaced_and_no_task_id_is_used_twice(runtime: 
     tasks += [second.submit(math.sqrt, 1).task_id, second._io.next_tasks(10)]
     assert tasks == [tasks[0], tasks[1], tasks[0] + 2, tasks[1] - 10]
     assert runtime.connections == 2
+
+
+def test_the_error_of_a_lost_agent_names_the_agent(runtime: FakeRuntime) -> None:
+    future = Client().submit(math.sqrt, 1)
+    runtime.channel.hear(LinkLost("the agent has exited: no connection"))
+    with pytest.raises(SchedulerLostError, match=r"exited: no connection to the scheduler at this worker's agent"):
+        future.result(20)
 
 
 def test_a_worker_whose_task_ids_are_used_up_is_to_be_replaced(runtime: FakeRuntime) -> None:

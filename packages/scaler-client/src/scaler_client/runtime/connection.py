@@ -130,7 +130,7 @@ def nested(runtime: TaskRuntime) -> IoThread:
             ids = failed.ids  # the session is the same, and no id may be used twice
             failed.stop()  # only one thread may use the channel
         storage = ClientStorage(runtime.storage, runtime.session, lambda origin: thread.remake(origin))
-        thread = IoThread("this worker's scheduler", ids, runtime.connect, storage, runtime)
+        thread = IoThread("this worker's agent", ids, runtime.connect, storage, runtime)
         _nested = _started(thread)
         return _nested
 
