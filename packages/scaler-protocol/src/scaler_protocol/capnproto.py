@@ -16,6 +16,8 @@ from scaler_protocol.errors import MalformedMessageError
 
 Written = tuple[int, bytes]
 """A list: its pointer without the offset, and its bytes, which fill whole words."""
+OFFSET_SHIFT = 2
+"""Above these bits a pointer has its offset: how many words after it the list begins."""
 Write = Callable[[Any], Written]
 Read = Callable[["Reader", int, int, int], Any]
 
@@ -83,11 +85,6 @@ UNION = struct_pointer(1, 1)
 """The pointer to a struct that is a union of structs."""
 
 
-def list_pointer(written: int, words: int) -> int:
-    """The pointer to a list that begins `words` after the pointer."""
-    return written | words << 2
-
-
 def _write_bytes(value: Any) -> Written:
     if isinstance(value, str):
         raise TypeError("text where bytes are expected")
@@ -106,7 +103,7 @@ def _write_blobs(write: Write) -> Write:
         table, parts, after = [], [b""], count - 1
         for value in values:
             pointer, part = write(value)
-            table.append(list_pointer(pointer, after))
+            table.append(pointer | after << OFFSET_SHIFT)
             parts.append(part)
             after += len(part) // 8 - 1
         parts[0] = struct.pack(f"<{count}Q", *table)

@@ -122,7 +122,7 @@ class _Struct:
                 if len(value) > longest or (fits is not None and not fits(value)):
                     raise ValueError(attribute)
                 pointer, written = write(value)
-                table[place] = capnproto.list_pointer(pointer, after - place)
+                table[place] = pointer | after - place << capnproto.OFFSET_SHIFT
                 content.append(written)
                 after += len(written) >> 3
         content[1] = self.table.pack(*table)

@@ -213,8 +213,8 @@ class Uplink:
         if self.state is not LinkState.UP:
             at = self._attempt_at if self.state is LinkState.DOWN else self._silent_since + GREETING_SECONDS
             return min(at, self._ticked_at + self._heartbeat)  # a longer wait would be taken for a pause
-        due = min(self._heartbeat_at + _MISSED * self._heartbeat, self._ticked_at + self._heartbeat)
-        return min(due, self._stream.acknowledge_at)
+        beat_at = self._heartbeat_at + _MISSED * self._heartbeat
+        return min(beat_at, self._ticked_at + self._heartbeat, self._stream.acknowledge_at)
 
     def _heartbeat_received(self, heartbeat: Heartbeat, now: float) -> list[UplinkEvent]:
         if self.state is LinkState.UP:

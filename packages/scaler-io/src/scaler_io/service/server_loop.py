@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -132,8 +133,8 @@ class ServiceTurn:
         finally:
             self._write(now)
         self._measure(now)
-        due, tick_at = self._core.due(), min(self._tick_at, self._hub.tick_by)
-        return tick_at if due is None else min(due, tick_at)
+        due = self._core.due()
+        return min(self._tick_at, self._hub.tick_by, math.inf if due is None else due)
 
     def _measure(self, began: float) -> None:
         now = self._clock()

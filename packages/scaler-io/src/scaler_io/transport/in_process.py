@@ -35,19 +35,18 @@ class _Inbox(Generic[Item]):
 
     def __init__(self, arrived: Callable[[], object]) -> None:
         self.arrived = arrived
-        self._items: deque[Item] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._items)
+        self.items: deque[Item] = deque()
 
     def put(self, item: Item) -> None:
-        items = self._items
+        items = self.items
         items.append(item)
         if len(items) == 1:
             self.arrived()
 
     def take(self, limit: int) -> list[Item]:
-        items = self._items
+        items = self.items
+        if not items:
+            return []
         if len(items) <= limit:
             taken = list(items)
             items.clear()
@@ -73,7 +72,7 @@ class InProcessListener(Listener):
 
     def readable(self) -> bool:
         """Whether a message is there; also re-arms the descriptor's edge."""
-        return super().readable() or bool(self.inbox)
+        return super().readable() or bool(self.inbox.items)
 
     def receive(self, limit: int = TURN_MESSAGES) -> list[tuple[bytes, list[bytes]]]:
         """Up to `limit` messages, each as route and frames."""
@@ -141,7 +140,7 @@ class InProcessDialer(EpochDialer[InProcessConnection]):
 
     def readable(self) -> bool:
         """Whether a message is there."""
-        return self._connection is not None and bool(self._connection.inbox)
+        return self._connection is not None and bool(self._connection.inbox.items)
 
     def filenos(self) -> tuple[int, ...]:
         """None: whoever waits is called."""

@@ -578,7 +578,7 @@ def test_runs_behind_an_overdue_one_are_reclaimed_although_no_worker_is_idle() -
     for number in (0, 1):
         host.read_run(number)
     assert [_in_flight(host, number) for number in (0, 1)] == [[word] for word in words]
-    assert len(host.core.in_flight.waiting) == 98
+    assert host.core.in_flight.waiting.count == 98
     host.run(1)
     assert [_in_flight(host, number) for number in (0, 1)] == [[word] for word in words], "both may take long"
     host.step(1)

@@ -30,10 +30,10 @@ class Assigning:
 
     def send_waiting(self, now: float) -> None:
         """Send waiting runs to workers, or let idle workers have what was sent to others."""
-        if self._pinned:
+        if self._pinned.runs:
             self._send_pinned(now)
-        self._workers.missing_gpus = self._send_limited(now) if self._limited else 0
-        if self._waiting:
+        self._workers.missing_gpus = self._send_limited(now) if self._limited.runs else 0
+        if self._waiting.count:
             self._assign(now)
         elif self._workers.idle and self._workers.running:
             self._steal(now)
@@ -45,16 +45,16 @@ class Assigning:
             worker = workers.idle_worker()
             assert worker is not None
             self._send_batch(worker, self._share(min(free, len(workers.idle))), now)
-            if not waiting:
+            if not waiting.count:
                 return
         refillable = sorted(workers.refillable.values(), key=_expected_end)
         if self._overtake(_expected_end(refillable[0]) if refillable else math.inf, now):
             return
         for worker in refillable:
-            if not waiting:
+            if not waiting.count:
                 return
             head = worker.datagrams[0]
-            if worker.pid in self._pinned or (self._limited and worker.number in self._kept_free):
+            if worker.pid in self._pinned or (self._limited.runs and worker.number in self._kept_free):
                 continue
             if now < head.since + head.patience:  # otherwise its run may take long
                 self._send_batch(worker, self._share(1), now)
@@ -65,7 +65,7 @@ class Assigning:
         As many as are left for each worker: others end soon. But if that is not worth a datagram, it is up to as many
         as are left for each of those that can take some.
         """
-        waiting, workers = len(self._waiting), self._workers
+        waiting, workers = self._waiting.count, self._workers
         if waiting <= takers:
             return 1
         share = -(-waiting // max(1, min(workers.slots, len(workers.idle) + len(workers.running))))

@@ -106,8 +106,8 @@ class Draining:
         if self._workers.slots:
             return
         in_flight = self._in_flight
-        limited = in_flight.limited.take_newest(len(in_flight.limited))
-        waiting = in_flight.waiting.take_newest(len(in_flight.waiting))
+        limited = in_flight.limited.take_newest(len(in_flight.limited.runs))
+        waiting = in_flight.waiting.take_newest(in_flight.waiting.count)
         parked = self._functions.remove(set(run_ids(self._functions.parked_entries())))
         if waiting or limited or parked:
             in_flight.give_back(run_ids((*waiting, *limited, *parked)))

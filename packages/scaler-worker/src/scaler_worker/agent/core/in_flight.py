@@ -74,7 +74,7 @@ class InFlight:
     @property
     def waiting_count(self) -> int:
         """Runs that wait for a worker."""
-        return len(self.waiting) + len(self.limited)
+        return self.waiting.count + len(self.limited.runs)
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
@@ -487,8 +487,9 @@ def _measure(entries: list[Entry], durations: list[int]) -> None:
 
 def _typical(durations: list[int]) -> float:
     """The mean without the longest few, which other processes of the host delayed."""
-    count = len(durations) - len(durations) // OUTLIERS
-    return sum(durations if count == len(durations) else sorted(durations)[:count]) / count
+    total = len(durations)
+    count = total - total // OUTLIERS
+    return sum(durations if count == total else sorted(durations)[:count]) / count
 
 
 def _is_sound(batch: frames.RunsEnded) -> bool:
@@ -496,5 +497,5 @@ def _is_sound(batch: frames.RunsEnded) -> bool:
     return (
         max(batch.statuses) <= Status.FAILED
         and max(batch.durations) <= LONGEST_RUN_US
-        and all(len(batch.payloads[position]) == REFERENCE_BYTES for position in batch.stored)
+        and not (batch.stored and any(len(batch.payloads[at]) != REFERENCE_BYTES for at in batch.stored))
     )

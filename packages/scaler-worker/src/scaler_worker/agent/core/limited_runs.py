@@ -18,20 +18,17 @@ class LimitedRuns:
 
     def __init__(self, totals: Mapping[str, int]) -> None:
         self._totals = dict(totals)
-        self._runs: list[Entry] = []
-
-    def __len__(self) -> int:
-        return len(self._runs)
+        self.runs: list[Entry] = []
 
     def __iter__(self) -> Iterator[Entry]:
-        return iter(self._runs)
+        return iter(self.runs)
 
     def sort_out(self, entries: Sequence[Entry], *, first: bool = False) -> Sequence[Entry]:
         """Keep those that take consumables, before others of their level if `first`; returns the rest."""
         if not any(entry[GROUP].takes for entry in entries):
             return entries
         limited = [entry for entry in entries if entry[GROUP].takes]
-        self._runs = sorted([*limited, *self._runs] if first else [*self._runs, *limited], key=_level)
+        self.runs = sorted([*limited, *self.runs] if first else [*self.runs, *limited], key=_level)
         return [entry for entry in entries if not entry[GROUP].takes]
 
     def startable(self, current: Iterable[Entry]) -> list[Entry]:
@@ -44,7 +41,7 @@ class LimitedRuns:
             free.subtract(dict(entry[GROUP].takes))
         found: list[Entry] = []
         claimed: set[str] = set()
-        for entry in self._runs:
+        for entry in self.runs:
             takes = {name: wanted for name, wanted in entry[GROUP].takes if name in self._totals}
             if claimed.isdisjoint(takes) and all(free[name] >= wanted for name, wanted in takes.items()):
                 found.append(entry)
@@ -55,14 +52,14 @@ class LimitedRuns:
 
     def remove(self, runs: Collection[int]) -> list[Entry]:
         """Remove and return those of `runs` that wait here."""
-        removed = [entry for entry in self._runs if entry[RUN] in runs]
-        self._runs = [entry for entry in self._runs if entry[RUN] not in runs]
+        removed = [entry for entry in self.runs if entry[RUN] in runs]
+        self.runs = [entry for entry in self.runs if entry[RUN] not in runs]
         return removed
 
     def take_newest(self, count: int) -> list[Entry]:
         """Remove and return up to `count` runs from the back."""
-        at = max(0, len(self._runs) - count)
-        taken, self._runs = self._runs[at:], self._runs[:at]
+        at = max(0, len(self.runs) - count)
+        taken, self.runs = self.runs[at:], self.runs[:at]
         return taken
 
 

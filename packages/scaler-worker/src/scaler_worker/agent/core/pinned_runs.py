@@ -12,21 +12,18 @@ class PinnedRuns:
     """Runs that wait until their worker has ended its present run, by the process id of the worker."""
 
     def __init__(self) -> None:
-        self._runs: dict[int, deque[Entry]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._runs)
+        self.runs: dict[int, deque[Entry]] = {}
 
     def __contains__(self, pid: object) -> bool:
-        return pid in self._runs
+        return pid in self.runs
 
     def __iter__(self) -> Iterator[Entry]:
-        return (entry for runs in self._runs.values() for entry in runs)
+        return (entry for runs in self.runs.values() for entry in runs)
 
     @property
     def pids(self) -> list[int]:
         """The workers that runs wait for."""
-        return list(self._runs)
+        return list(self.runs)
 
     def sort_out(self, entries: Sequence[Entry], *, first: bool = False) -> Sequence[Entry]:
         """Keep those that are pinned, at the front if `first`; returns the others."""
@@ -34,24 +31,24 @@ class PinnedRuns:
             return entries
         for entry in reversed(entries) if first else entries:
             if pid := entry[GROUP].pid:
-                runs = self._runs.setdefault(pid, deque())
+                runs = self.runs.setdefault(pid, deque())
                 (runs.appendleft if first else runs.append)(entry)
         return [entry for entry in entries if not entry[GROUP].pid]
 
     def take(self, pid: int) -> Entry:
         """Remove and return the next run of a worker; there must be one."""
-        runs = self._runs[pid]
+        runs = self.runs[pid]
         entry = runs.popleft()
         if not runs:
-            del self._runs[pid]
+            del self.runs[pid]
         return entry
 
     def remove(self, runs: Collection[int]) -> list[Entry]:
         """Remove and return those of `runs` that wait here."""
         removed = [entry for entry in self if entry[RUN] in runs]
         for entry in removed:
-            waiting = self._runs[entry[GROUP].pid]
+            waiting = self.runs[entry[GROUP].pid]
             waiting.remove(entry)
             if not waiting:
-                del self._runs[entry[GROUP].pid]
+                del self.runs[entry[GROUP].pid]
         return removed

@@ -23,17 +23,15 @@ class WaitingRuns:
     A session whose runs come while others wait has the first turn, unless it had one later than the first of those.
     """
 
-    __slots__ = ("_count", "_keys", "_levels", "_turn", "_turn_of")
+    __slots__ = ("_keys", "_levels", "_turn", "_turn_of", "count")
 
     def __init__(self) -> None:
         self._levels: dict[_Level, _Turns] = {}
         self._keys: list[_Level] = []
-        self._count = self._turn = 0
+        self.count = self._turn = 0
+        """The first: how many runs wait."""
         self._turn_of: OrderedDict[int, int] = OrderedDict()
         """The number of the last turn of each session, the latest one last."""
-
-    def __len__(self) -> int:
-        return self._count
 
     def __iter__(self) -> Iterator[Entry]:
         return (entry for key in self._keys for queue in self._levels[key].values() for entry in queue)
@@ -65,7 +63,7 @@ class WaitingRuns:
 
     def extend(self, entries: Sequence[Entry]) -> None:
         """Append new runs."""
-        self._count += len(entries)
+        self.count += len(entries)
         groups = {entry[GROUP] for entry in entries}
         sessions = {entry[TASK] >> SESSION_BITS for entry in entries}
         if len(groups) == len(sessions) == 1:
@@ -77,7 +75,7 @@ class WaitingRuns:
 
     def requeue(self, entries: Sequence[Entry]) -> None:
         """Put runs that were taken and not started back to the front of their sessions, in order."""
-        self._count += len(entries)
+        self.count += len(entries)
         for entry in reversed(entries):
             self._queue(entry[GROUP].level, entry[TASK] >> SESSION_BITS).appendleft(entry)
 
@@ -110,7 +108,7 @@ class WaitingRuns:
                     turns.move_to_end(session)
                 break
             del turns[session]
-        self._count -= len(taken)
+        self.count -= len(taken)
         if not turns:
             del self._keys[0], self._levels[level]
         return taken
@@ -125,7 +123,7 @@ class WaitingRuns:
                 taken += [queue.pop() for _ in range(min(len(queue), count - len(taken)))]
                 if not queue:
                     del turns[session]
-        self._count -= len(taken)
+        self.count -= len(taken)
         self._forget_empty()
         return taken
 
@@ -140,6 +138,6 @@ class WaitingRuns:
                         del turns[session]
                     else:
                         turns[session] = deque(entry for entry in queue if entry[RUN] not in runs)
-        self._count -= len(removed)
+        self.count -= len(removed)
         self._forget_empty()
         return removed

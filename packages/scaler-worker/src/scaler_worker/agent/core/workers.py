@@ -67,7 +67,8 @@ class Workers:
     def reindex(self, worker: WorkerRecord, now: float) -> None:
         """Update the indexes and the worker's state from its record."""
         number, flight = worker.number, worker.datagrams
-        self.refillable.pop(number, None)
+        if number in self.refillable:
+            del self.refillable[number]
         if worker.state in (WorkerState.STARTING, WorkerState.STOPPING, WorkerState.DRAINING):
             self.idle.pop(number, None)
             self.running.discard(number)
@@ -78,9 +79,11 @@ class Workers:
                 self.idle[number], worker.idle_since, worker.blocked = worker, now, False
             worker.state = WorkerState.IDLE
             self.running.discard(number)
-            self.blocked.discard(number)
+            if self.blocked:
+                self.blocked.discard(number)
             return
-        self.idle.pop(number, None)
+        if number in self.idle:
+            del self.idle[number]
         if worker.blocked:
             worker.state = WorkerState.BLOCKED
             self.running.discard(number)
@@ -88,7 +91,8 @@ class Workers:
             return
         worker.state = WorkerState.RUNNING
         self.running.add(number)
-        self.blocked.discard(number)
+        if self.blocked:
+            self.blocked.discard(number)
         if len(flight) == 1 and flight[0].estimate <= REFILL_MICROSECONDS and not flight[0].revoked:
             self.refillable[number] = worker
 
