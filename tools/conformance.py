@@ -44,7 +44,7 @@ CANDIDATES: dict[str, tuple[tuple[Any, ...], ...]] = {
     "bool": ((True, False),),
     "float64": ((1.5, 0.25), (0.75, 0.25)),
 }
-WHOLE = ((2**63 + 1, 2**33), (2**31 - 1, 7), (255, 1), (40, 30), (2, 1), (1, 0))
+WHOLE = ((2**63 + 1, 2**33), (2**31 - 1, 7), (255, 1), (40, 30), (2, 1), (1, 0), (1, 2))
 
 
 def candidates(field: schema.Field) -> Iterator[tuple[Any, ...]]:
