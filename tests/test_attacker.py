@@ -87,7 +87,8 @@ def check_client(got: dict[str, list[str]]) -> None:
     for name, role in (("agent", "an agent"), ("operator", "an operator"), ("manager", "a worker manager")):
         assert got[name] == [f"refused: the key mallory has the role client, which cannot be {role}"]
     assert "which cannot be an agent" in got["session"][1]
-    assert "is taken: connect again with another number" in got["link"][0] and len(got["link"]) == 1
+    for name in ("link", "number"):
+        assert "is taken: connect again with another number" in got[name][0] and len(got[name]) == 1
     assert "does not accept the key mallory (client)" in got["monitor"][0]
     done = [answer for answer in got["function"] if answer.startswith("Done")]  # of the attacker's own task
     assert all("is not the BLAKE2b-128 of the name of" in answer for answer in done), done

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp
 from scaler_io.links.uplink import Uplink
@@ -119,6 +119,12 @@ def take_a_link(target: Target) -> list[str]:
     return tell(target, hello(Role.CLIENT, ServiceKind.SCHEDULER, target.session), Release([target.task]))
 
 
+def take_a_number(target: Target) -> list[str]:
+    """Begin a named session with the number of the other client's."""
+    named = replace(hello(Role.CLIENT, ServiceKind.SCHEDULER, target.session), session_name="another")
+    return tell(target, named, Release([target.task]))
+
+
 def act_as(role: int) -> Callable[[Target], list[str]]:
     """Connect in another role."""
 
@@ -169,6 +175,7 @@ ATTACKS: Mapping[str, Callable[[Target], Sequence[str]]] = {
     "function": substitute_a_function,
     "session": take_a_session,
     "link": take_a_link,
+    "number": take_a_number,
     "tasks": end_tasks,
     "agent": act_as(Role.AGENT),
     "operator": act_as(Role.OPERATOR),

@@ -70,6 +70,19 @@ def test_another_client_is_refused_while_the_first_one_is_connected(driver: Sche
     assert isinstance(again, Welcome) and (again.session, again.ids_from) == (b"c"[0], count_of(task) + 1)
 
 
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_new_session_has_no_number_of_another_one(driver: SchedulerDriver, is_named: bool) -> None:
+    """It would take its place, with all tasks of the other client."""
+    victim = attach(driver) if is_named else driver.client()
+    (task,) = driver.submit(victim)
+    if is_named:
+        driver.feed(victim, GONE)
+    thief = Hello(Role.CLIENT, b"t" * 16, 1, session=victim[0], session_name="another", session_key=KEY)
+    answer = driver.core.admit(thief)
+    assert isinstance(answer, Refused) and "is taken" in answer.reasons[0]
+    assert driver.core.state.entry(task) is not None
+
+
 def test_a_session_without_tasks_ends_with_its_client(driver: SchedulerDriver) -> None:
     client = attach(driver)
     driver.feed(client, GONE)

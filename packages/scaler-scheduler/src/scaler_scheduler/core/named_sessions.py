@@ -73,6 +73,10 @@ class NamedSessions:
 
     # --- clients that come and go -----------------------------------------------------------------------------------
 
+    def has(self, name: str) -> bool:
+        """Whether there is a session of this name."""
+        return name in self._by_name
+
     def refusal(self, hello: Hello) -> Refused | None:
         """Why a client may not have the session that it names."""
         session = self._by_name.get(hello.session_name)

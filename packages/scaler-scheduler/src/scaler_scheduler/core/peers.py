@@ -78,7 +78,8 @@ class Peers:
             known = self._state.sessions.get(hello.session)
             if named and (refused := self._named_sessions.refusal(hello)):
                 return refused
-            if not hello.session_name and known is not None and known.peer != hello.identity:
+            begins = not (named and self._named_sessions.has(hello.session_name))
+            if begins and known is not None and known.peer != hello.identity:
                 refusals.append(f"session {hello.session} is taken: connect again with another number")
         elif hello.role == Role.AGENT:
             refusals += self._faults_of_agent(hello)
