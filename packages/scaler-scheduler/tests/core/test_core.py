@@ -281,6 +281,27 @@ def test_sessions_share_the_time_of_workers(driver: SchedulerDriver) -> None:
     assert 0.45 < worked[0.01] / sum(worked.values()) < 0.55, worked
 
 
+@pytest.mark.parametrize("status", [Status.FAILED, Status.LOST, Status.CANCELLED])
+def test_the_time_of_runs_that_were_stopped_or_lost_counts_for_the_share(driver: SchedulerDriver, status: int) -> None:
+    """Otherwise a client whose tasks time out, end their workers or are cancelled has all workers for itself."""
+    stopped, plain = driver.client(b"a"), driver.client(b"b")
+    agent, worked = driver.agent(workers=1), {"stopped": 0.0, "plain": 0.0}
+    tasks = set(driver.submit(stopped, 100, timeout_seconds=1.0))
+    driver.submit(plain, 1500)
+    died = describe(WorkerDiedError("it was killed"))
+    while sum(worked.values()) < 20:
+        for task, run in driver.runs(agent).items():
+            if task not in tasks:
+                driver.done(agent, {task: run}, seconds=0.01)
+                worked["plain"] += 0.01
+                continue
+            if status == Status.CANCELLED:
+                driver.feed(stopped, messages.Cancel((task,)))
+            driver.done(agent, {task: run}, status, b"" if status == Status.CANCELLED else died, seconds=1.0)
+            worked["stopped"] += 1.0
+    assert 0.45 < worked["plain"] / sum(worked.values()) < 0.55, worked
+
+
 def test_no_run_took_longer_than_since_its_dispatch(driver: SchedulerDriver) -> None:
     """Else an agent makes the scheduler serve a client never again, and start workers for the work of ages."""
     client, agent = driver.client(), driver.agent()

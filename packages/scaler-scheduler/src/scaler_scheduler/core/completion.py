@@ -170,18 +170,37 @@ class Completion:
         for position in range(0, len(records), step):
             record = records[position]
             if record is not None and report.statuses[position] <= Status.RAISED:
-                # An agent may say anything; what it says counts for the share of the session and for other sessions'
-                # tasks of the function.
-                longest = self._state.dispatch_times.longest(report.runs[position], now)
                 profile = profile_at(report.profiles, position)
                 if not position:
                     failed = report.statuses[position] == Status.RAISED
                     runs = self._state.event_log.history.runs
                     runs.note(record.group.function.name, agent.host, agent.number, profile, failed)
-                seconds = min(longest, _worker_seconds(record, profile))
+                seconds = self._worker_seconds(record, report.runs[position], profile, now)
                 record.group.function.measured(seconds, min(step, len(records) - position))
                 # What was counted at its dispatch was an estimate. The sample stands for `step` runs.
                 record.group.lane.session.account(step * (seconds - record.cost))
+        if max(report.statuses, default=0) > Status.RAISED:
+            self._account_stopped(records, report, now)
+
+    def _account_stopped(self, records: Sequence[TaskRecord | None], report: Done, now: float) -> None:
+        """Runs that were stopped, or lost with their worker, have occupied it, too; it may not be known how long."""
+        for position, record in enumerate(records):
+            if record is not None and report.statuses[position] > Status.RAISED:
+                profile = profile_at(report.profiles, position)
+                if seconds := self._worker_seconds(record, report.runs[position], profile, now):
+                    if seconds > record.cost:  # it would have taken longer still; a shorter time says nothing
+                        record.group.function.lasted(seconds)
+                    record.group.lane.session.account(seconds - record.cost)
+
+    def _worker_seconds(self, record: TaskRecord, run: int, profile: Profile, now: float) -> float:
+        """The seconds for which a run occupied a worker, which count for the share of its session.
+
+        A run does not occupy one while it waits for its children. That time is unknown, so its CPU time is taken
+        instead. An agent may say anything: no run took longer than since its dispatch.
+        """
+        has_children = record.notes is not None and bool(record.notes.children)
+        seconds = (profile.cpu_us if has_children else profile.duration_us) / 1e6
+        return min(self._state.dispatch_times.longest(run, now), seconds)
 
     def _run_ended(
         self, agent: AgentRecord, report: Done, position: int, record: TaskRecord | None, stored: bool, now: float
@@ -592,12 +611,3 @@ class Completion:
             for agent in agents:
                 self._state.send_released(agent)
             self._releases_from = now + min(LONGEST_RELEASE_SECONDS, len(agents) / RELEASES_PER_SECOND)
-
-
-def _worker_seconds(record: TaskRecord, profile: Profile) -> float:
-    """The seconds for which a run occupied a worker.
-
-    A run does not occupy one while it waits for its children. That time is unknown, so its CPU time is taken instead.
-    """
-    has_children = record.notes is not None and bool(record.notes.children)
-    return (profile.cpu_us if has_children else profile.duration_us) / 1e6

@@ -50,3 +50,10 @@ class FunctionRecord(_Referable):
             self.seconds = seconds
         else:
             self.seconds += SMOOTHING * (seconds - self.seconds)
+
+    def lasted(self, seconds: float) -> None:
+        """A call had taken so many seconds, which is more than was expected, when it was stopped."""
+        if self.seconds is None:
+            self.seconds = seconds
+        else:
+            self.seconds += SMOOTHING * max(0.0, seconds - self.seconds)

@@ -41,7 +41,7 @@ from scaler_protocol.messages import (
 from scaler_protocol.objects import REFERENCE_BYTES
 from scaler_protocol.operations import Drain, Resized
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.profiles import LONGEST_RUN_US, NO_PROFILE
+from scaler_protocol.profiles import LONGEST_RUN_US, NO_PROFILE, profile_at
 from scaler_protocol.storage import DeleteObjects
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.core import AgentCore
@@ -1068,6 +1068,25 @@ def test_withdrawn_anywhere_is_cancelled_at_once(moment: str) -> None:
     assert host.outcomes == Counter(runs) and set(host.status.values()) == {Status.CANCELLED}
     host.drain()
     assert host.outcomes == Counter(runs)
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_withdrawn_run_says_how_long_it_has_occupied_its_worker(limited: bool) -> None:
+    """The time counts for the share of its client. Those behind it have not begun."""
+    host = Host(1)
+    host.ready_all()
+    (first,), (second,) = host.run(1, **(LIMITED if limited else {})), host.run(1)
+    host.workers[0].begin()
+    host.now += 3.0
+    host.handle(SCHEDULER, Withdraw([first, second]))
+    host.drain()
+    durations = {
+        run: profile_at(done.profiles, at).duration_us
+        for done in host.sent
+        if isinstance(done, Done)
+        for at, run in enumerate(done.runs)
+    }
+    assert durations == {first: 3_000_000, second: 0}
 
 
 def test_a_cancelled_run_of_a_function_that_is_usually_quick_is_stopped() -> None:

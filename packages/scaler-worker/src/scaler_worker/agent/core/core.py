@@ -446,5 +446,6 @@ class AgentCore:
             assert all(kept.get(task) is None for task in unfinished), "kept, and runs"
             assert worker.withdrawn <= set(run_ids(entries))
             assert not (worker.blocked and worker.state == WorkerState.RUNNING)
+        self.in_flight.check()
         assert self.in_flight.waiting.count == sum(1 for _ in self.in_flight.waiting)
         self._nesting.check()

@@ -9,10 +9,9 @@ from scaler_io.links.effects import Log
 from scaler_protocol.errors import WorkerDiedError, describe
 from scaler_protocol.ids import SESSION_BITS
 from scaler_protocol.messages import Status, WorkerState
-from scaler_protocol.profiles import Profile
 from scaler_protocol.storage import DeleteObjects
 from scaler_worker.agent.core import events
-from scaler_worker.agent.core.in_flight import InFlight
+from scaler_worker.agent.core.in_flight import InFlight, profile_until
 from scaler_worker.agent.core.records import ATTEMPT, Entry, WorkerRecord, run_ids
 from scaler_worker.agent.core.workers import Workers
 from scaler_worker.ipc import frames
@@ -42,10 +41,10 @@ class Deaths:
             if run in worker.withdrawn:
                 continue
             if killed and run == worker.kill_target and worker.kill_reason:
-                profile = _profile(worker, entry, event, now)
+                profile = profile_until(worker, entry, now, event.peak_memory)
                 self._in_flight.fail(run, task, worker.kill_status, worker.kill_reason, profile)
             elif run == charged:
-                error, profile = self._death(worker, entry, event), _profile(worker, entry, event, now)
+                error, profile = self._death(worker, entry, event), profile_until(worker, entry, now, event.peak_memory)
                 self._in_flight.fail(run, task, Status.LOST, describe(error), profile)
             elif run in begun:
                 self._in_flight.fail(run, task, Status.LOST, describe(self._lost_result(worker, entry, event)))
@@ -94,9 +93,3 @@ class Deaths:
             attempt=attempt,
             output=event.text,
         )
-
-
-def _profile(worker: WorkerRecord, entry: Entry, event: events.WorkerDied, now: float) -> bytes:
-    """What is known of a run that its worker has not reported; its CPU time is not."""
-    seconds = max(0.0, now - worker.datagrams[0].since)
-    return Profile(round(1e6 * seconds), 0, event.peak_memory, worker.pid, worker.number, entry[ATTEMPT]).packed()

@@ -13,13 +13,14 @@ from scaler_protocol.errors import ScalerError, TaskTimeoutError, describe, rest
 from scaler_protocol.ids import SESSION_BITS
 from scaler_protocol.messages import Message, Returned, Status, Withdraw, WorkerState, pieces_of
 from scaler_protocol.objects import REFERENCE_BYTES
-from scaler_protocol.profiles import LONGEST_RUN_US, NO_PROFILE
+from scaler_protocol.profiles import LONGEST_RUN_US, NO_PROFILE, Profile
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.functions import FunctionTable
 from scaler_worker.agent.core.kept_outcomes import KeptOutcomes
 from scaler_worker.agent.core.limited_runs import LimitedRuns
 from scaler_worker.agent.core.pinned_runs import PinnedRuns
 from scaler_worker.agent.core.records import (
+    ATTEMPT,
     GROUP,
     NO_RUN,
     OVERDUE_SECONDS,
@@ -70,6 +71,8 @@ class InFlight:
         self._workers = workers
         self._functions = functions
         self._results = results
+        self._withdrawn_profiles: dict[int, bytes] = {}
+        """Of withdrawn runs that are reported when they are over."""
 
     @property
     def waiting_count(self) -> int:
@@ -395,8 +398,11 @@ class InFlight:
             hit = [entry for entry in worker.entries() if entry[RUN] in runs and entry[RUN] not in worker.withdrawn]
             if hit:
                 for entry in hit:
-                    if not entry[GROUP].takes:
-                        self.fail(entry[RUN], entry[TASK], Status.CANCELLED, b"")
+                    profile = _profile_so_far(worker, entry, now)
+                    if entry[GROUP].takes:
+                        self._withdrawn_profiles[entry[RUN]] = profile
+                    else:
+                        self.fail(entry[RUN], entry[TASK], Status.CANCELLED, b"", profile)
                 worker.withdrawn.update(run_ids(hit))
                 if worker.state != WorkerState.STOPPING:
                     self.effects.append(events.RecallTail(worker.number))
@@ -412,7 +418,8 @@ class InFlight:
     def _withdrawn_over(self, entry: Entry) -> None:
         """A withdrawn run was at a worker, and is over: others may have what it took."""
         if entry[GROUP].takes:
-            self.fail(entry[RUN], entry[TASK], Status.CANCELLED, b"")
+            profile = self._withdrawn_profiles.pop(entry[RUN], NO_PROFILE)
+            self.fail(entry[RUN], entry[TASK], Status.CANCELLED, b"", profile)
 
     def stop_run(self, worker: WorkerRecord, run: int, error: ScalerError) -> None:
         """Stop an executing run and end it with `error`, unless it ends before."""
@@ -455,6 +462,24 @@ class InFlight:
                 head.asked = now
                 self.effects.append(events.RecallTail(worker.number))
             self._watch(worker)
+
+    def check(self) -> None:
+        """Assert the invariants; for tests."""
+        withdrawn = {run for worker in self._workers for run in worker.withdrawn}
+        assert self._withdrawn_profiles.keys() <= withdrawn, "a profile of a run that is over"
+
+
+def profile_until(worker: WorkerRecord, entry: Entry, now: float, peak_memory: int = 0) -> bytes:
+    """What is known of the current run of a worker, which has not reported it; its CPU time is not."""
+    seconds = max(0.0, now - worker.datagrams[0].since)
+    return Profile(round(1e6 * seconds), 0, peak_memory, worker.pid, worker.number, entry[ATTEMPT]).packed()
+
+
+def _profile_so_far(worker: WorkerRecord, entry: Entry, now: float) -> bytes:
+    """Of a run that is withdrawn; how long one with children has occupied the worker is unknown."""
+    if worker.children or entry is not worker.next_entry():
+        return NO_PROFILE
+    return profile_until(worker, entry, now)
 
 
 def _unbegun_at(head: Datagram) -> float:
