@@ -91,6 +91,26 @@ def test_far_pointers_are_followed() -> None:
     assert decode([double]) == Recall(5)
 
 
+def test_values_are_found_anew_where_pointers_lead_to_others() -> None:
+    """What a message tells by its own pointers is remembered for messages with the same ones."""
+    near, through = 1 | 5 << 32 | 1 << 35, [1 << 32 | 1 << 48, 10, 1 << 48, far(0, 4)]
+    for _ in range(2):
+        assert [decode([words_of(1 << 32 | 1 << 48, 10, 1 << 48, near, task)]) for task in (5, 6)] == [
+            Cancel((5,)),
+            Cancel((6,)),
+        ]
+        assert decode([words_of(*through, near, 7, 8)]) == Cancel((7,))
+        assert decode([words_of(*through, near | 1 << 2, 7, 8)]) == Cancel((8,))
+        with pytest.raises(MalformedMessageError, match="out of its segment"):
+            decode([words_of(*through, near | 2 << 2, 7, 8)])
+
+
+def test_messages_of_many_layouts_are_read(wire: Wire) -> None:
+    messages = [Cancel(tuple(range(count))) for count in range(1, 100)]
+    for message in [*messages, *reversed(messages)]:
+        assert decode(wire.frames_of(message)) == message
+
+
 @pytest.mark.parametrize(
     ("first", "second", "why"),
     [
@@ -116,6 +136,10 @@ def test_far_pointers_are_followed() -> None:
 def test_wrong_pointers(first: list[int], second: list[int], why: str) -> None:
     with pytest.raises(MalformedMessageError, match=why):
         decode([two_segments(first, second)])
+
+
+def test_a_negative_zero_is_written_as_the_default(wire: Wire) -> None:
+    assert wire.frames_of(Heartbeat(1, seconds=-0.0)) == wire.frames_of(Heartbeat(1, seconds=0.0))
 
 
 def test_empty_and_boolean_values(wire: Wire) -> None:

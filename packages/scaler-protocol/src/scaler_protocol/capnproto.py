@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from scaler_protocol.errors import MalformedMessageError
@@ -20,6 +22,11 @@ OFFSET_SHIFT = 2
 """Above these bits a pointer has its offset: how many words after it the list begins."""
 Write = Callable[[Any], Written]
 Read = Callable[["Reader", int, int, int], Any]
+"""Reads what a pointer leads to; the pointer is followed by its place."""
+Take = Callable[[bytes], Any]
+"""Takes a value out of a frame that is known to have it."""
+Find = Callable[["Reader", int, int, int], Take]
+"""Follows a pointer to a value without pointers of its own."""
 
 _LIST = 1
 _FAR = 2
@@ -97,7 +104,9 @@ def _write_text(value: str) -> Written:
     return _write_bytes(value.encode() + b"\0")
 
 
-def _write_blobs(write: Write) -> Write:
+def write_blobs(write: Write) -> Write:
+    """Writes a list of what `write` writes."""
+
     def write_list(values: Sequence[Any]) -> Written:
         count = len(values)
         table, parts, after = [], [b""], count - 1
@@ -106,10 +115,16 @@ def _write_blobs(write: Write) -> Write:
             table.append(pointer | after << OFFSET_SHIFT)
             parts.append(part)
             after += len(part) // 8 - 1
-        parts[0] = struct.pack(f"<{count}Q", *table)
+        parts[0] = _list_of(count, "Q").pack(*table)
         return _LIST | _POINTERS_LIST << 32 | count << 35, b"".join(parts)
 
     return write_list
+
+
+@lru_cache(4096)
+def _list_of(count: int, code: str) -> struct.Struct:
+    """A packer of so many numbers; the cache of `struct` is emptied whenever it holds 100."""
+    return struct.Struct(f"<{count}{code}")
 
 
 def _write_numbers(number: _Number) -> Write:
@@ -117,7 +132,7 @@ def _write_numbers(number: _Number) -> Write:
 
     def write_list(values: Sequence[Any]) -> Written:
         count = len(values)
-        packed = struct.pack(f"<{count}{code}", *values)
+        packed = _list_of(count, code).pack(*values)
         if gap := len(packed) & 7:
             packed += _PADDING[gap]
         return _LIST | list_size << 32 | count << 35, packed
@@ -146,17 +161,19 @@ def flag(value: Any) -> bool:
 class Reader:
     """Reads a message in stream framing; its methods raise MalformedMessageError.
 
-    A place is a position in `frame` and the number of the segment that it is in.
+    A place is a position in `frame` and the number of the segment that it is in. `allowance` is how many bytes it still
+    gives out, and `is_whole` whether there is one segment.
     """
 
-    __slots__ = ("_allowance", "_segments", "frame")
+    __slots__ = ("_segments", "allowance", "frame", "is_whole")
 
     def __init__(self, frame: bytes) -> None:
         length = len(frame)
         self.frame = frame
-        self._allowance = _AMPLIFICATION * length + _EXTRA_BYTES
+        self.allowance = _AMPLIFICATION * length + _EXTRA_BYTES
         usual = length >= 8 and frame[:4] == b"\0\0\0\0" and _TWO_NUMBERS.unpack_from(frame)[1] == length // 8 - 1
         self._segments = [(8, length)] if usual and not length & 7 else _segments(frame)
+        self.is_whole = len(self._segments) == 1
 
     def member(self) -> tuple[int, tuple[int, int, int, int]]:
         """Of a root struct that is a union of structs: the number of the member, and the place of its struct."""
@@ -194,7 +211,7 @@ class Reader:
 
     def pointers(self, at: int, count: int) -> tuple[int, ...]:
         """The words of a table of pointers that was claimed with its struct or list."""
-        return struct.unpack_from(f"<{count}Q", self.frame, at)
+        return _list_of(count, "Q").unpack_from(self.frame, at)
 
     def list(self, pointer: int, at: int, segment: int, list_size: int, size: int) -> tuple[int, int, int]:
         """Follow a pointer to a list of entries of `size` bytes: where it begins, its segment, and its entries."""
@@ -205,7 +222,11 @@ class Reader:
         if pointer & 3 != _LIST or pointer >> 32 & 7 != list_size:
             raise MalformedMessageError("not a message: no list of the expected type")
         count = pointer >> 35
-        self._claim(start, start + (count * size if size else (count + 7) // 8), segment)
+        end = start + (count * size if size else (count + 7) // 8)
+        first, last = self._segments[segment]
+        self.allowance -= (end - start) or 8  # as _claim does
+        if not first <= start <= end <= last or self.allowance < 0:
+            self._claim(start, end, segment)
         return start, segment, count
 
     def blobs(self, pointer: int, at: int, segment: int) -> Iterator[tuple[int, int]]:
@@ -216,8 +237,8 @@ class Reader:
             if entry & 0x7_8000_0003 == _LIST | _BYTES_LIST << 32:  # in this segment, and further on
                 start = place + 8 + ((entry & 0x7FFF_FFFC) << 1)
                 end = start + (entry >> 35)
-                self._allowance -= (end - start) or 8  # as _claim does
-                if end > last or self._allowance < 0:
+                self.allowance -= (end - start) or 8  # as _claim does
+                if end > last or self.allowance < 0:
                     self._claim(start, end, segment)
                 yield start, end
             elif entry:
@@ -260,9 +281,14 @@ class Reader:
         if not first <= start <= end <= last:
             raise MalformedMessageError("not a message: a pointer leads out of its segment")
         # Each list counts as at least one word, so that many pointers to nothing are not free.
-        self._allowance -= (end - start) or 8
-        if self._allowance < 0:
+        self.allowance -= (end - start) or 8
+        if self.allowance < 0:
             raise MalformedMessageError("not a message: exceeds the traversal limit")
+
+
+def is_far(pointer: int) -> bool:
+    """Whether it leads to another pointer."""
+    return pointer & 3 == _FAR
 
 
 def _segments(frame: bytes) -> list[tuple[int, int]]:
@@ -282,14 +308,14 @@ def _segments(frame: bytes) -> list[tuple[int, int]]:
     return segments
 
 
-def _read_bytes(reader: Reader, pointer: int, at: int, segment: int) -> bytes:
+def _find_bytes(reader: Reader, pointer: int, at: int, segment: int) -> Take:
     start, _, count = reader.list(pointer, at, segment, _BYTES_LIST, 1)
-    return reader.frame[start : start + count]
+    return itemgetter(slice(start, start + count))
 
 
-def _read_text(reader: Reader, pointer: int, at: int, segment: int) -> str:
+def _find_text(reader: Reader, pointer: int, at: int, segment: int) -> Take:
     start, _, count = reader.list(pointer, at, segment, _BYTES_LIST, 1)
-    return _text(reader.frame[start : start + count])
+    return lambda frame: _text(frame[start : start + count])
 
 
 def _text(written: bytes) -> str:
@@ -308,29 +334,36 @@ def _read_data(reader: Reader, pointer: int, at: int, segment: int) -> tuple[byt
     return tuple([frame[start:end] for start, end in reader.blobs(pointer, at, segment)])
 
 
-def _read_numbers(number: _Number) -> Read:
+def _find_numbers(number: _Number) -> Find:
     code, size, list_size = number
 
-    def read_list(reader: Reader, pointer: int, at: int, segment: int) -> tuple[Any, ...]:
+    def find_list(reader: Reader, pointer: int, at: int, segment: int) -> Take:
         start, _, count = reader.list(pointer, at, segment, list_size, size)
-        return struct.unpack_from(f"<{count}{code}", reader.frame, start)
+        return struct.Struct(f"<{start}x{count}{code}").unpack_from
 
-    return read_list
+    return find_list
 
 
-def _read_flags(reader: Reader, pointer: int, at: int, segment: int) -> tuple[bool, ...]:
+def _find_flags(reader: Reader, pointer: int, at: int, segment: int) -> Take:
     start, _, count = reader.list(pointer, at, segment, _BITS_LIST, 0)
-    packed = reader.frame[start : start + (count + 7) // 8]
-    return tuple(bool(packed[position >> 3] >> (position & 7) & 1) for position in range(count))
+
+    def take(frame: bytes) -> tuple[bool, ...]:
+        return tuple(bool(frame[start + (position >> 3)] >> (position & 7) & 1) for position in range(count))
+
+    return take
 
 
-BLOBS: dict[str, tuple[Write, Read]] = {"text": (_write_text, _read_text), "data": (_write_bytes, _read_bytes)}
+BLOBS: dict[str, tuple[Write, Find]] = {"text": (_write_text, _find_text), "data": (_write_bytes, _find_bytes)}
 """Texts and bytes."""
 
-LISTS: dict[str, tuple[Write, Read]] = {
-    "text": (_write_blobs(_write_text), _read_texts),
-    "data": (_write_blobs(_write_bytes), _read_data),
-    "bool": (_write_flags, _read_flags),
-    **{name: (_write_numbers(number), _read_numbers(number)) for name, number in NUMBERS.items()},
+LISTS: dict[str, tuple[Write, Find]] = {
+    "bool": (_write_flags, _find_flags),
+    **{name: (_write_numbers(number), _find_numbers(number)) for name, number in NUMBERS.items()},
 }
-"""Lists by the type of their entries."""
+"""Lists without pointers, by the type of their entries."""
+
+BLOB_LISTS: dict[str, tuple[Write, Read]] = {
+    "text": (write_blobs(_write_text), _read_texts),
+    "data": (write_blobs(_write_bytes), _read_data),
+}
+"""Lists of texts and bytes."""

@@ -12,6 +12,7 @@ import struct
 import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple, get_args
 
 from scaler_protocol import capnproto, schema
@@ -28,6 +29,10 @@ _UNION = struct.Struct("<QQ")
 """The struct `Message`: the number of the member, and the pointer to it."""
 _NOT_WRITTEN = (struct.error, OverflowError, TypeError, ValueError, AttributeError)
 """Exceptions of packing and of comparisons for values of the wrong type or range."""
+
+_KNOWN_LAYOUT_BYTES = 1024
+_KNOWN_LAYOUTS = 64
+"""Layouts of one type of message that are kept: messages about one task, or a few, repeat them."""
 
 _Fits = Callable[[Any], bool]
 
@@ -66,6 +71,21 @@ def _fields(name: str) -> list[_Field]:
     return found
 
 
+class _Layout(NamedTuple):
+    """Where the values of a struct are.
+
+    It follows from the pointers of the struct, its place and the length of the frame, if there is one segment, and no
+    pointer leads to another one.
+    """
+
+    found: Sequence[tuple[str, capnproto.Take, int, _Fits | None]]
+    """Values without pointers."""
+    lists: Sequence[tuple[str, capnproto.Read, int, int, int, _Fits | None]]
+    """Lists of blobs: how to read them, the pointer and its place, and the most entries."""
+    size: int
+    """Bytes of the values without pointers."""
+
+
 class _Struct:
     """Writes and reads one type of struct."""
 
@@ -81,20 +101,22 @@ class _Struct:
         numbers.sort(key=lambda field: field.schema.place)
         self.data = capnproto.data_section([(field.schema.kind, field.schema.place) for field in numbers], self.words)
         self.table = struct.Struct(f"<{self.pointers}Q")
-        self.numbers = [(field.attribute, field.fits) for field in numbers]
         self.number_names = [field.attribute for field in numbers]
         self.checked_numbers = [(field.attribute, field.fits) for field in numbers if field.fits]
         self.flags = [(field.attribute, *divmod(field.schema.place, 8)) for field in flags]
         payloads = [field for field in pointed if field.schema.kind == "payloads"]
         self.payloads = [(field.attribute, field.fits) for field in payloads]
+        written = sorted(pointed, key=payloads.__contains__)
         self.writes = [
-            (field.attribute, field.schema.place, _functions(field)[0], field.longest, field.fits)
-            for field in sorted(pointed, key=payloads.__contains__)
+            (field.attribute, field.schema.place, _functions(field)[0], field.longest, field.fits) for field in written
         ]
+        self.values_of = _values_of([field.attribute for field in (*written, *numbers, *flags)])
+        self.first_number, self.first_flag = len(written), len(written) + len(numbers)
         self.reads = [
-            (field.attribute, _functions(field)[1], field.longest, None if field in payloads else field.fits)
+            (field.attribute, *_functions(field)[1:], field.longest, None if field in payloads else field.fits)
             for field in pointed
         ]
+        self.layouts: dict[tuple[tuple[int, ...], int, int], _Layout] = {}
         self.required = [
             (field.attribute, field.fits)
             for field in self.fields
@@ -106,34 +128,34 @@ class _Struct:
 
         Raises one of _NOT_WRITTEN for a value that is out of its limit.
         """
-        numbers = []
-        for attribute, fits in self.numbers:
-            # A false value equals the schema's default.
-            value = getattr(source, attribute) or 0
-            if value and fits is not None and not fits(value):
-                raise ValueError(attribute)
-            numbers.append(value)
-        data = self.data.pack(*numbers)
-        if self.flags:
-            data = self._with_flags(source, data)
+        # A false value equals the schema's default, also -0.0 and None.
+        for name, is_allowed in self.checked_numbers:
+            if (value := getattr(source, name)) and not is_allowed(value):
+                raise ValueError(name)
+        values = self.values_of(source)
+        data = self.data.pack(*[value or 0 for value in values[self.first_number : self.first_flag]])
+        if self.flags and any(flags := values[self.first_flag :]):
+            data = self._with_flags(flags, data)
         content, table, after = [data, b""], [0] * self.pointers, self.pointers - 1
-        for attribute, place, write, longest, fits in self.writes:
-            if value := getattr(source, attribute):
+        frames: list[bytes | memoryview] = []
+        for value, field in zip(values, self.writes, strict=False):
+            if value:
+                attribute, place, write, longest, fits = field
                 if len(value) > longest or (fits is not None and not fits(value)):
                     raise ValueError(attribute)
                 pointer, written = write(value)
                 table[place] = pointer | after - place << capnproto.OFFSET_SHIFT
                 content.append(written)
                 after += len(written) >> 3
+                if type(value) is Payloads:
+                    frames.append(value.frame)
         content[1] = self.table.pack(*table)
-        if not self.payloads:
-            return content, []
-        return content, [column.frame for name, _ in self.payloads if (column := getattr(source, name))]
+        return content, frames
 
-    def _with_flags(self, source: Any, data: bytes) -> bytes:
+    def _with_flags(self, flags: Sequence[Any], data: bytes) -> bytes:
         packed = bytearray(data)
-        for attribute, byte, bit in self.flags:
-            packed[byte] |= capnproto.flag(getattr(source, attribute) or False) << bit
+        for value, (_, byte, bit) in zip(flags, self.flags, strict=True):
+            packed[byte] |= capnproto.flag(value or False) << bit
         return bytes(packed)
 
     def read(self, reader: Reader, at: int, segment: int, words: int, pointers: int) -> dict[str, Any]:
@@ -142,25 +164,50 @@ class _Struct:
         Raises MalformedMessageError for a value that is out of its limit.
         """
         values = self.defaults.copy()
-        self._read_data(reader.frame, at, words, values)
-        place = at + 8 * words
+        if self.words:
+            self._read_data(reader.frame, at, words, values)
+        frame, place = reader.frame, at + 8 * words
         enough = pointers >= self.pointers
-        table = self.table.unpack_from(reader.frame, place) if enough else reader.pointers(place, pointers)
+        table = self.table.unpack_from(frame, place) if enough else reader.pointers(place, pointers)
+        if reader.is_whole and (known := self.layouts.get((table, place, len(frame)))) is not None:
+            layout = known
+            reader.allowance -= layout.size
+        else:
+            layout = self._layout(reader, table, place, segment)
         attribute = ""
         try:
-            for field, pointer in zip(self.reads, table, strict=False):
-                if pointer:
-                    attribute, read, longest, fits = field
-                    values[attribute] = value = read(reader, pointer, place, segment)
-                    if len(value) > longest or (fits is not None and value and not fits(value)):
-                        raise self._out_of_limits(attribute, value)
-                place += 8
+            for attribute, take, longest, fits in layout.found:
+                values[attribute] = value = take(frame)
+                if len(value) > longest or (fits is not None and value and not fits(value)):
+                    raise self._out_of_limits(attribute, value)
+            for attribute, read, pointer, place, longest, fits in layout.lists:
+                values[attribute] = value = read(reader, pointer, place, segment)
+                if len(value) > longest or (fits is not None and value and not fits(value)):
+                    raise self._out_of_limits(attribute, value)
         except UnicodeDecodeError as error:
             raise _malformed(f"{self.name}.{attribute}", f"is not UTF-8: {error.reason}") from None
         for attribute, fits in self.required:
             if not values[attribute] and not fits(values[attribute]):
                 raise self._out_of_limits(attribute, values[attribute])
         return values
+
+    def _layout(self, reader: Reader, table: tuple[int, ...], place: int, segment: int) -> _Layout:
+        """Follow the pointers of a table."""
+        found, lists, before = [], [], reader.allowance
+        at = place
+        for (attribute, find, read, longest, fits), pointer in zip(self.reads, table, strict=False):
+            if pointer and find is not None:
+                found.append((attribute, find(reader, pointer, at, segment), longest, fits))
+            elif pointer and read is not None:
+                lists.append((attribute, read, pointer, at, longest, fits))
+            at += 8
+        layout = _Layout(found, lists, before - reader.allowance)
+        is_small = reader.is_whole and len(reader.frame) <= _KNOWN_LAYOUT_BYTES
+        if is_small and not any(map(capnproto.is_far, table)):
+            if len(self.layouts) >= _KNOWN_LAYOUTS:
+                self.layouts.clear()
+            self.layouts[table, place, len(reader.frame)] = layout
+        return layout
 
     def _read_data(self, frame: bytes, at: int, words: int, values: dict[str, Any]) -> None:
         if words < self.words:  # of an earlier version of the schema
@@ -192,12 +239,16 @@ def _group_fault(group: Group) -> tuple[str, str] | None:
     return None if names == values else ("Group.capability_values", f"has {values} entries, capability_names {names}")
 
 
-@lru_cache(4096)
 def _write_group(group: Group) -> bytes:
     if found := _group_fault(group):
         raise _invalid(*found)
     content, _ = _GROUP.write(group)
     return capnproto.message(_GROUP.pointer, content)
+
+
+@lru_cache(4096)
+def _write_known_group(group: Group) -> capnproto.Written:
+    return _WRITE_BYTES(_write_group(group))
 
 
 def _parse_group(written: bytes) -> Group:
@@ -300,25 +351,33 @@ class _Kind:
             raise MalformedMessageError(f"{self.kind.__name__} is followed by {len(payload) - at} unexpected bytes")
 
 
-def _functions(field: _Field) -> tuple[capnproto.Write, capnproto.Read]:
-    """The functions that write and read the value of a pointer field."""
+def _values_of(attributes: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """A function that returns these attributes of an object."""
+    if len(attributes) > 1:
+        return attrgetter(*attributes)
+    return lambda source: tuple([getattr(source, attribute) for attribute in attributes])
+
+
+def _functions(field: _Field) -> tuple[capnproto.Write, capnproto.Find | None, capnproto.Read | None]:
+    """The functions that write the value of a pointer field, and that find it, or read it if it has pointers."""
     if field.attribute == _GROUPS:
-        return _write_groups, _read_groups
-    if field.schema.kind == "payloads":
-        return _write_lengths, _READ_LENGTHS
-    return (capnproto.LISTS if field.schema.is_list else capnproto.BLOBS)[field.schema.kind]
+        return capnproto.write_blobs(_write_known_group), None, _read_groups
+    kind = field.schema.kind
+    if kind == "payloads":
+        return _write_lengths, capnproto.LISTS[kind][1], None
+    if field.schema.is_list and kind in capnproto.BLOB_LISTS:
+        write, read = capnproto.BLOB_LISTS[kind]
+        return write, None, read
+    return *(capnproto.LISTS if field.schema.is_list else capnproto.BLOBS)[kind], None
 
 
-_WRITE_DATA, _READ_DATA = capnproto.LISTS["data"]
-_WRITE_LENGTHS, _READ_LENGTHS = capnproto.LISTS["payloads"]
+_WRITE_BYTES = capnproto.BLOBS["data"][0]
+_WRITE_LENGTHS = capnproto.LISTS["payloads"][0]
+_READ_DATA = capnproto.BLOB_LISTS["data"][1]
 
 
 def _write_lengths(column: Payloads) -> capnproto.Written:
     return _WRITE_LENGTHS(column.lengths)
-
-
-def _write_groups(groups: Sequence[Group]) -> capnproto.Written:
-    return _WRITE_DATA([_write_group(group) for group in groups])
 
 
 def _read_groups(reader: Reader, pointer: int, at: int, segment: int) -> tuple[Group, ...]:
