@@ -66,6 +66,28 @@ def test_an_interrupt_between_entry_and_byte_loses_nothing(
     assert has_byte(mailbox) and mailbox.take() == [1, 2]
 
 
+def test_one_unread_byte_is_enough(mailbox: Mailbox[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    wake, wakes = mailbox.wake, 0
+
+    def count() -> None:
+        nonlocal wakes
+        wakes += 1
+        wake()
+
+    monkeypatch.setattr(mailbox, "wake", count)
+    assert mailbox.fall_asleep()
+    for entry in range(3):
+        mailbox.put(entry)
+        mailbox.flush()
+    assert wakes == 1 and has_byte(mailbox)
+    mailbox.wake_up()
+    mailbox.drain()
+    assert mailbox.take() == [0, 1, 2]
+    mailbox.put(3)  # the thread may pause now
+    mailbox.flush()
+    assert wakes == 2 and has_byte(mailbox)
+
+
 def test_more_bytes_than_the_pipe_holds_are_no_error(mailbox: Mailbox[int]) -> None:
     for _ in range(1_000_000):
         mailbox.wake()

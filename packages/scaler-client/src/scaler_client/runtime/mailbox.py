@@ -11,6 +11,11 @@ without a byte: every later submission still sees the flag set, and every blocki
 writes a byte if the list is not empty. After taking entries the io thread expects more: it pauses with the flag clear,
 so that their submitters make no system call and they leave in one batch; `flush` ends the pause.
 
+One unread byte is enough, however many entries there are: a system call lets go of the GIL, which the woken io thread
+then takes from the submitter. The io thread counts how often it has read all bytes, after it has; a submitter notes the
+count that it saw before it wrote a byte. While the two are equal, either that byte is unread, or the io thread has just
+read it and takes all entries next.
+
 After `close` each entry is either taken by the last `take`, or its `put` raises.
 """
 
@@ -30,10 +35,15 @@ class Mailbox(Generic[Entry]):
     def __init__(self) -> None:
         self._entries: list[Entry] = []
         self._asleep = False
+        self._drains = 0
+        """How often the io thread has read all bytes."""
+        self._woken = -1
+        """The value of `_drains` before the last byte was written."""
         self._refusal: Exception | None = None
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
+        self._descriptor = self._reader.fileno()
 
     def __len__(self) -> int:
         """How many entries are waiting."""
@@ -46,15 +56,16 @@ class Mailbox(Generic[Entry]):
         self._entries.append(entry)
         if self._asleep or self._refusal is not None:
             self.check()
-            self.wake()
+            self.flush()
 
     def flush(self) -> None:
         """Wake the io thread if entries are waiting; called by threads that are about to block."""
-        if self._entries:
+        if self._entries and self._woken != self._drains:
             self.wake()
 
     def wake(self) -> None:
         """Wake the io thread."""
+        drains = self._drains
         try:
             self._writer.send(b"\0")
         except (BlockingIOError, InterruptedError):
@@ -62,6 +73,7 @@ class Mailbox(Generic[Entry]):
         except OSError:
             if self._refusal is None:
                 raise
+        self._woken = drains
 
     def close(self, refusal: Exception) -> None:
         """Refuse entries from now on, with this exception; earlier entries can still be taken.
@@ -85,7 +97,7 @@ class Mailbox(Generic[Entry]):
 
     def fileno(self) -> int:
         """The descriptor that becomes readable when the io thread is to wake up."""
-        return self._reader.fileno()
+        return self._descriptor
 
     def fall_asleep(self) -> bool:
         """Request a byte with the next entry; False, without a byte to come, if there are entries already."""
@@ -112,6 +124,7 @@ class Mailbox(Generic[Entry]):
                 pass
         except (BlockingIOError, InterruptedError):
             pass
+        self._drains += 1
 
     def free(self) -> None:
         """Close the descriptors; only after `close`, and not before the io thread has ended."""
