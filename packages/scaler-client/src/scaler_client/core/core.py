@@ -219,7 +219,7 @@ class ClientCore:
         for message in self._replies:
             self._send(message)
         self._replies = []
-        if self._is_all_sent:
+        if self._session_requests.unasked and self._is_all_sent:
             for request in self._session_requests.confirmations():
                 self._send(request)
         for release in self._releases.take(now, beside_others=len(self._out) > before):
@@ -232,8 +232,12 @@ class ClientCore:
 
     def due(self) -> float | None:
         """The time (time.monotonic) at which `settle` must be called even if no event arrives; None if never."""
-        times = (self._releases.due, self._pending_inputs.due) if self._link.up else ()
-        return min([time for time in times if time is not None], default=None)
+        if not self._link.up:
+            return None
+        release_at, look_at = self._releases.due, self._pending_inputs.due
+        if release_at is None or look_at is None:
+            return look_at if release_at is None else release_at
+        return min(release_at, look_at)
 
     @property
     def unfinished(self) -> int:

@@ -21,7 +21,7 @@ class SessionRequests:
         """The end of the session was asked for, and has not failed: the scheduler takes nothing else."""
         self._open: dict[int, tuple[ListTasks | EndSession | ConfirmTasks, list[TaskList]]] = {}
         self._labels: dict[str, int] = {}
-        self._unasked: dict[int, ConfirmTasks] = {}
+        self.unasked: dict[int, ConfirmTasks] = {}
         """Requests for a confirmation that wait until all calls are sent."""
         self._overtaken: set[int] = set()
         """Requests for a confirmation that were sent before the last calls."""
@@ -30,7 +30,7 @@ class SessionRequests:
         """Open a request; returns the message to send now, if any."""
         message = event.message
         if isinstance(message, ConfirmTasks):
-            self._unasked[message.request] = message
+            self.unasked[message.request] = message
             return None
         self._open[message.request] = message, []
         self.is_ending |= isinstance(message, EndSession)
@@ -38,11 +38,13 @@ class SessionRequests:
 
     def calls_sent(self) -> None:
         """Calls were sent: what is confirmed does not count."""
-        self._overtaken.update(number for number, (message, _) in self._open.items() if _is_confirmation(message))
+        for number, (message, _) in self._open.items():
+            if isinstance(message, ConfirmTasks):
+                self._overtaken.add(number)
 
     def confirmations(self) -> list[ConfirmTasks]:
         """All calls were sent: the requests for a confirmation to send."""
-        unasked, self._unasked = self._unasked, {}
+        unasked, self.unasked = self.unasked, {}
         self._open.update((number, (message, [])) for number, message in unasked.items())
         return list(unasked.values())
 
@@ -58,7 +60,7 @@ class SessionRequests:
             pieces.clear()
             if isinstance(message, ConfirmTasks):
                 del self._open[number]
-                self._unasked[number] = message
+                self.unasked[number] = message
         labels = [LabelTask(task, label) for label, task in self._labels.items()]
         return [*labels, *(message for message, _ in self._open.values())]
 
@@ -71,7 +73,7 @@ class SessionRequests:
             return None
         message, pieces = self._open.pop(piece.request)
         if isinstance(message, ConfirmTasks) and not piece.error and not self._counts(message, all_sent=all_sent):
-            self._unasked[message.request] = message
+            self.unasked[message.request] = message
             return None
         self.is_ending &= not (piece.error and isinstance(message, EndSession))
         return SessionAnswered(piece.request, ScalerError(piece.error) if piece.error else pieces)
@@ -83,12 +85,8 @@ class SessionRequests:
 
     def fail(self, error: ScalerError) -> list[SessionAnswered]:
         """Close all requests with an error."""
-        numbers = [*self._open, *self._unasked]
-        self._open, self._unasked = {}, {}
+        numbers = [*self._open, *self.unasked]
+        self._open, self.unasked = {}, {}
         self._overtaken.clear()
         self.is_ending = False
         return [SessionAnswered(number, error) for number in numbers]
-
-
-def _is_confirmation(message: ListTasks | EndSession | ConfirmTasks) -> bool:
-    return isinstance(message, ConfirmTasks)

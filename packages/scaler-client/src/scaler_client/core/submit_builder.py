@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from scaler_client.core.graph_state import GraphPiece
 from scaler_client.core.records import CallBlock, CallGroup, Dependency, FunctionBody, OutstandingCall, WaitingCall
 from scaler_client.objects.handles import StoredPayload, pending_puts, stored_positions
 from scaler_protocol.messages import MESSAGE_GROUPS, MESSAGE_NEEDS, Functions, Inputs, Message, Reconcile, Submit
-from scaler_protocol.payloads import Payloads
+from scaler_protocol.payloads import NONE, Payloads
+
+_SEVERAL: Final = (CallBlock, GraphPiece)
+"""Several tasks at once. A tuple, since `CallBlock | GraphPiece` in a function would be made at each call of it."""
 
 
 def is_uploaded(call: WaitingCall | GraphPiece) -> bool:
     """Whether the objects that a call names are in storage; blocks and graphs are submitted only after that."""
-    if isinstance(call, CallBlock | GraphPiece) or not (call._needs or type(call._call) is StoredPayload):
+    if isinstance(call, _SEVERAL):
         return True
-    return not pending_puts(call._needs, call._call)
+    return not (call._needs or type(call._call) is StoredPayload) or not pending_puts(call._needs, call._call)
 
 
 class SubmitBuilder:
@@ -43,7 +47,7 @@ class SubmitBuilder:
         left = self.count_limit - len(tasks)
         while waiting:
             call = waiting[0]
-            if isinstance(call, GraphPiece):
+            if isinstance(call, GraphPiece) or not is_uploaded(call):
                 break
             if call._group is not group:
                 group = call._group
@@ -52,19 +56,18 @@ class SubmitBuilder:
                 if group not in self.groups and len(self.groups) >= MESSAGE_GROUPS:
                     break  # their functions have so many bytes together
                 number = self.groups.setdefault(group, len(self.groups))
-            block = call if isinstance(call, CallBlock) else None
-            if block is None and not is_uploaded(call):
-                break
-            count = len(block.calls) if block else 1
+            if isinstance(call, CallBlock):
+                count, needs = len(call.calls), sum(map(len, call.needs.values()))
+            else:
+                count, needs = 1, len(call._needs)
             weight = call._weight * count
-            needs = sum(map(len, call.needs.values())) if isinstance(call, CallBlock) else len(call._needs)
-            if (size + weight > room or count > left or len(self.needs) + needs > MESSAGE_NEEDS) and tasks:
+            if tasks and (size + weight > room or count > left or len(self.needs) + needs > MESSAGE_NEEDS):
                 break
             waiting.popleft()
             if isinstance(call, CallBlock):
                 self._add_block(call, number)
             else:
-                if call._needs:
+                if needs:
                     self._depend(len(tasks), call._needs)
                 tasks.append(call.task_id)
                 calls.append(call._call)
@@ -100,7 +103,7 @@ def submit_message(batch: SubmitBuilder | GraphPiece, bodies: Sequence[FunctionB
         needs=batch.needs,
         functions=[body.id for body in bodies],
         names=[body.name for body in bodies],
-        bodies=Payloads(written),
+        bodies=Payloads(written) if written else NONE,
         parent=batch.parent,
         bodies_stored=stored_positions(written),
     )

@@ -148,7 +148,7 @@ class StoredPayload(bytes):
 
 def stored_positions(payloads: Sequence[bytes]) -> Sequence[int]:
     """The positions of the handles among payloads."""
-    if StoredPayload not in set(map(type, payloads)):
+    if not payloads or StoredPayload not in set(map(type, payloads)):
         return ()
     return [position for position, payload in enumerate(payloads) if type(payload) is StoredPayload]
 

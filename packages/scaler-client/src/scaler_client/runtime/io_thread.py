@@ -467,7 +467,7 @@ class IoThread:
             now, due = time.monotonic(), transport.due()
             if (settle_at := self._core.due()) is not None:
                 due = min(due, settle_at)
-            woken = transport.wait(mailbox.fileno(), min(max(due - now, 0.0), IDLE_SECONDS))
+            woken = transport.wait(mailbox.fileno(), min(due - now, IDLE_SECONDS))
             mailbox.wake_up()
         if woken:
             mailbox.drain()

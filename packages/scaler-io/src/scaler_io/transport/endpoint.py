@@ -92,23 +92,30 @@ class EpochDialer(ABC, Generic[ConnectionT]):
         for event in events:
             if isinstance(event, LinkUp):
                 self._note_welcome(event.welcome)
+        if uplink.state is LinkState.UP and now < uplink.due():
+            return events
         events += uplink.tick(now)
         if uplink.state in (LinkState.DOWN, LinkState.REFUSED):
             self._drop()
         if uplink.wants_connection(now):
-            uplink.opened(now)
-            self._attempts += 1
-            if self._fallback is not None and self._attempts > 1:
-                self.address, self._fallback = self._fallback, self.address
-            try:
-                self._connection = self._connect(uplink.epoch)
-                self._logged_shortage = False
-            except OSError as error:
-                if error.errno in _SHORTAGES and not self._logged_shortage:
-                    self._logged_shortage = True
-                    LOGGER.warning("cannot connect, will try again: %s", error)
-                events += uplink.broken(str(error), now)
+            events += self._open(now)
         return events
+
+    def _open(self, now: float) -> list[UplinkEvent]:
+        """Begin a connection."""
+        self.uplink.opened(now)
+        self._attempts += 1
+        if self._fallback is not None and self._attempts > 1:
+            self.address, self._fallback = self._fallback, self.address
+        try:
+            self._connection = self._connect(self.uplink.epoch)
+        except OSError as error:
+            if error.errno in _SHORTAGES and not self._logged_shortage:
+                self._logged_shortage = True
+                LOGGER.warning("cannot connect, will try again: %s", error)
+            return self.uplink.broken(str(error), now)
+        self._logged_shortage = False
+        return []
 
     def _note_welcome(self, welcome: Welcome) -> None:
         self._attempts = 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import selectors
 import time
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +31,7 @@ from scaler_io.transport.curve import (
     use_credentials,
 )
 from scaler_io.transport.endpoint import LINGER_SECONDS, TURN_MESSAGES, EpochDialer, ListenError
+from scaler_io.transport.input_poller import InputPoller
 from scaler_io.transport.key_demand import KeyDemand
 from scaler_io.transport.sockets import (
     HANDSHAKE_MS,
@@ -308,7 +308,7 @@ class Dialer(EpochDialer[_Connection]):
         self._owns_context, self._context = context is None, context or own_context()
         self._demand = KeyDemand(self._context, address)
         # ZeroMQ's own poller examines every socket at each call; polling their descriptors is enough.
-        self._selector = selectors.DefaultSelector()
+        self._inputs = InputPoller(())
         self._waited: tuple[_Connection | None, int] = (None, -1)
 
     def _connect(self, epoch: int) -> _Connection:
@@ -363,12 +363,9 @@ class Dialer(EpochDialer[_Connection]):
         Call it only after `readable` returned False: messages that are already there do not end the wait.
         """
         if self._waited != (self._connection, wake):
-            self._selector.close()
-            self._selector = selectors.DefaultSelector()
-            for descriptor in (wake, *self.filenos()):
-                self._selector.register(descriptor, selectors.EVENT_READ)
+            self._inputs = InputPoller((wake, *self.filenos()))
             self._waited = (self._connection, wake)
-        found = [key.fd for key, _ in self._selector.select(min(max(0.0, seconds), _LONGEST_WAIT_SECONDS))]
+        found = self._inputs.wait(min(max(0.0, seconds), _LONGEST_WAIT_SECONDS))
         self._may_be_readable = found != [wake]
         return wake in found
 
@@ -378,6 +375,5 @@ class Dialer(EpochDialer[_Connection]):
         self._demand.close()
         if self._control is not None:
             self._control.close()
-        self._selector.close()
         if self._owns_context:
             self._context.destroy(linger=int(LINGER_SECONDS * 1000))
