@@ -21,6 +21,7 @@ from scaler_ui.model.graph_looks import GraphLooks
 from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.reasons import why
 from scaler_ui.model.subjects import task_facts
+from scaler_ui.model.task_search import TaskSearch
 from support.task_rows import live_rows
 from world.callers import WorldFuture
 from world.cluster import World, plans
@@ -155,7 +156,7 @@ def test_a_plain_run() -> None:
     for figures in monitor.model.functions.values():
         ended.update(figures.ended)
     assert ended == {Status.VALUE: 50, Status.RAISED: 1}
-    rows, size = monitor.model.tasks.page("duration", descending=True, first=0, count=100)
+    rows, size = TaskSearch(monitor.model.tasks).page("duration", descending=True, first=0, count=100)
     assert size == 51 and {row.state for row in rows} == {"success", "raised"}
     assert all(row.since <= row.assigned <= row.ended for row in rows)
 

@@ -6,7 +6,6 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,7 +14,7 @@ from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import TaskStep
 from scaler_protocol.profiles import PROFILE, Profile
-from scaler_ui.model.columns import Column, Places, last, ranks, slice_of_order, take
+from scaler_ui.model.columns import Column, Places, last, take
 from scaler_ui.model.row_index import RowIndex
 
 V = TypeVar("V")
@@ -55,14 +54,6 @@ _WORDS = {**STATES, **{RUNNING + 1 + status: word for status, word in ENDINGS.it
 """The words for states: of a task that has ended by its status."""
 
 
-def _is_number(text: str, base: int) -> bool:
-    """Whether a text is a number within the range of a column."""
-    try:
-        return 0 <= int(text, base) < 2**64
-    except ValueError:
-        return False
-
-
 @dataclass(frozen=True, slots=True)
 class TaskRow:
     """One task as screens show it; times in seconds since 1970 (0: not yet), durations and cpu in seconds, bytes.
@@ -94,17 +85,6 @@ class TaskRow:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskSubset:
-    """The tasks of a function, of clients, agents, a process, another task; without a value they may be any."""
-
-    function: str = ""
-    sessions: Sequence[int] | None = None
-    agents: Sequence[int] | None = None
-    pid: int = 0
-    parent: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class TaskSpan:
     """Tasks with ids of a range, in columns, in the order of ids."""
 
@@ -114,10 +94,6 @@ class TaskSpan:
     states: list[str]
     seconds: list[float]
     """How long their last runs took, or take so far."""
-
-
-EVERY_TASK = TaskSubset()
-NO_NAMES: Mapping[int, str] = MappingProxyType({})
 
 
 class OpenGroup(NamedTuple):
@@ -149,9 +125,9 @@ class TaskTable:
         self.repeated: deque[TaskRow] = deque(maxlen=REPEATED_RUNS)
         """The last runs that workers were seen to run and whose tasks ran again."""
         self._is_snapshot = False
-        self._names = Places("")
-        self._names_limit = self._agents_limit = NAMES
-        self._agents = Places(0)
+        self.functions, self.agent_numbers = Places(""), Places(0)
+        """Names of functions and numbers of agents, of which columns have the places."""
+        self._functions_limit = self._agents_limit = NAMES
 
     def __len__(self) -> int:
         return len(self._columns["id"])
@@ -163,39 +139,39 @@ class TaskTable:
 
     def function_number(self, name: str) -> int:
         """The number of this name in the columns; it is valid until the next call for a new name."""
-        if name not in self._names and len(self._names.values) >= self._names_limit:
-            self._names, used = self._with_used(self._names, "function")
-            self._names_limit = NAMES + 2 * used
-        return self._names.place(name)
+        if name not in self.functions and len(self.functions.values) >= self._functions_limit:
+            self.functions, used = self._with_used(self.functions, "function")
+            self._functions_limit = NAMES + 2 * used
+        return self.functions.place(name)
 
     def _agent_place(self, agent: int) -> int:
         """The place of this agent in the columns; it is valid until the next call for a new agent."""
-        if agent not in self._agents and len(self._agents.values) >= self._agents_limit:
-            self._agents, used = self._with_used(self._agents, "agent")
+        if agent not in self.agent_numbers and len(self.agent_numbers.values) >= self._agents_limit:
+            self.agent_numbers, used = self._with_used(self.agent_numbers, "agent")
             self._agents_limit = NAMES + 2 * used
-        return self._agents.place(agent)
+        return self.agent_numbers.place(agent)
 
     def _with_used(self, known: Places[V], name: str) -> tuple[Places[V], int]:
         """What rows have of the values to which a column refers, and how many these are; others are forgotten."""
         if not len(self):  # the rows come later
             return known, len(known.values)
-        kept, moved = known.kept(np.unique(self._view(name)))
+        kept, moved = known.kept(np.unique(self.view(name)))
         renewed: array[Any] = array(_COLUMNS[name])
-        renewed.frombytes(moved[self._view(name)].tobytes())
+        renewed.frombytes(moved[self.view(name)].tobytes())
         self._columns[name] = renewed
         return kept, len(kept.values)
 
     def has_function(self, name: str) -> bool:
         """Whether a task calls, or has called, a function of this name."""
-        return bool(name) and name in self._names
+        return bool(name) and name in self.functions
 
     def name_of(self, number: int) -> str:
         """The name of the function with this number in the columns."""
-        return self._names.values[number]
+        return self.functions.values[number]
 
     def agent_of(self, place: int) -> int:
         """The number of the agent with this place in the columns."""
-        return self._agents.values[place]
+        return self.agent_numbers.values[place]
 
     def function_name(self, row: int) -> str:
         """The name of the function that the task in this row calls."""
@@ -327,11 +303,11 @@ class TaskTable:
 
     def agents(self) -> list[int]:
         """The numbers of agents that tasks have, or had; 0 of those without one."""
-        return [self.agent_of(place) for place in np.unique(self._view("agent")).tolist()]
+        return [self.agent_of(place) for place in np.unique(self.view("agent")).tolist()]
 
     def renumber_agents(self, numbers: Mapping[int, int]) -> None:
         """Give these agents other numbers."""
-        self._agents = Places(*(numbers.get(number, number) for number in self._agents.values))
+        self.agent_numbers = Places(*(numbers.get(number, number) for number in self.agent_numbers.values))
 
     def take_ended(self) -> list[int]:
         """The rows of tasks that have ended since the last call."""
@@ -344,7 +320,7 @@ class TaskTable:
 
     def unknown(self, tasks: Sequence[int]) -> list[int]:
         """The positions of those of these tasks that have no row."""
-        found: list[int] = np.flatnonzero(~np.isin(np.array(tasks, "Q"), self._view("id"))).tolist()
+        found: list[int] = np.flatnonzero(~np.isin(np.array(tasks, "Q"), self.view("id"))).tolist()
         return found
 
     def leave(self, tasks: Sequence[int], time: float) -> list[int]:
@@ -406,11 +382,11 @@ class TaskTable:
         """The newest row of a task."""
         if (row := self._live.get(task)) is not None:
             return row
-        return last(self._view("id") == task)
+        return last(self.view("id") == task)
 
     def find_run(self, run: int) -> int | None:
         """The row of the task of this run of an agent."""
-        return last((self._view("run") == run) & (self._view("step") == TaskStep.ASSIGNED))
+        return last((self.view("run") == run) & (self.view("step") == TaskStep.ASSIGNED))
 
     def running(self) -> dict[int, int]:
         """The rows of the tasks that workers run, by run: those of `runs` that were reported so."""
@@ -419,10 +395,10 @@ class TaskTable:
 
     def runs(self) -> dict[int, int]:
         """The rows of the tasks that agents have, by run."""
-        rows = np.flatnonzero(self._view("step") == TaskStep.ASSIGNED)
-        return dict(zip(self._view("run")[rows].tolist(), rows.tolist(), strict=True))
+        rows = np.flatnonzero(self.view("step") == TaskStep.ASSIGNED)
+        return dict(zip(self.view("run")[rows].tolist(), rows.tolist(), strict=True))
 
-    def _view(self, name: str) -> Column:
+    def view(self, name: str) -> Column:
         """A view of a column; release it before the next row is written."""
         return np.frombuffer(self._columns[name], _COLUMNS[name])
 
@@ -449,11 +425,11 @@ class TaskTable:
     def columns(self, names: Iterable[str], rows: Sequence[int] | Column) -> list[Column]:
         """Copies of what columns have in these rows."""
         chosen = np.array(rows, np.intp)
-        return [take(self._view(name), chosen) for name in names]
+        return [take(self.view(name), chosen) for name in names]
 
     def values(self, name: str, rows: Sequence[int]) -> list[Any]:
         """The stored values of a column in these rows."""
-        found: list[Any] = self._view(name)[np.array(rows, np.intp)].tolist()
+        found: list[Any] = self.view(name)[np.array(rows, np.intp)].tolist()
         return found
 
     def function_names(self, rows: Sequence[int]) -> list[str]:
@@ -471,13 +447,13 @@ class TaskTable:
 
     def span(self, first: int, count: int) -> TaskSpan:
         """The tasks with `count` ids from `first` on, as far as there are any."""
-        ids = self._view("id")
+        ids = self.view("id")
         rows = np.flatnonzero((ids >= first) & (ids - np.uint64(first) < count))
         places, newest = np.unique((ids[rows] - np.uint64(first))[::-1], return_index=True)
         rows = rows[::-1][newest]
-        seconds = np.where(self._view("pid")[rows] > 0, self._view("duration")[rows] / 1e6, 0.0)
+        seconds = np.where(self.view("pid")[rows] > 0, self.view("duration")[rows] / 1e6, 0.0)
         codes = np.where(
-            (steps := self._steps()[rows]) == TaskStep.ENDED, RUNNING + 1 + self._view("status")[rows], steps
+            (steps := self.steps()[rows]) == TaskStep.ENDED, RUNNING + 1 + self.view("status")[rows], steps
         )
         return TaskSpan(
             places.tolist(), self.function_names(rows.tolist()), [_WORDS[code] for code in codes], seconds.tolist()
@@ -485,130 +461,46 @@ class TaskTable:
 
     def waiting_groups(self) -> list[tuple[int, int]]:
         """The numbers of groups with waiting tasks, and the number of these tasks."""
-        numbers, counts = np.unique(self._view("group")[self._view("step") == TaskStep.WAITING], return_counts=True)
+        numbers, counts = np.unique(self.view("group")[self.view("step") == TaskStep.WAITING], return_counts=True)
         return [(int(number), int(count)) for number, count in zip(numbers, counts, strict=True)]
 
     def open_groups(self) -> list[OpenGroup]:
         """Groups with tasks that have not ended."""
-        rows = np.flatnonzero(self._view("step") <= TaskStep.ASSIGNED)
-        numbers, places = np.unique(self._view("group")[rows], return_inverse=True)
-        waits = self._steps()[rows] != RUNNING
+        rows = np.flatnonzero(self.view("step") <= TaskStep.ASSIGNED)
+        numbers, places = np.unique(self.view("group")[rows], return_inverse=True)
+        waits = self.steps()[rows] != RUNNING
         oldest = np.full(len(numbers), np.inf)
-        np.minimum.at(oldest, places[waits], self._view("since")[rows][waits])
+        np.minimum.at(oldest, places[waits], self.view("since")[rows][waits])
         counts, waiting = (np.bincount(each, minlength=len(numbers)) for each in (places, places[waits]))
         columns = (each.tolist() for each in (numbers, counts, waiting, oldest))
         return list(map(OpenGroup._make, zip(*columns, strict=True)))
 
     def waiting(self, row: int) -> list[tuple[int, int, int]]:
         """Per group with waiting tasks: its number, how many wait, and how many of them came before a row's task."""
-        waits = self._view("step") == TaskStep.WAITING
-        since, ids, groups = (self._view(name)[waits] for name in ("since", "id", "group"))
+        waits = self.view("step") == TaskStep.WAITING
+        since, ids, groups = (self.view(name)[waits] for name in ("since", "id", "group"))
         at, task = self._columns["since"][row], self._columns["id"][row]
         earlier = (since < at) | ((since == at) & (ids < task))
         numbers, places = np.unique(groups, return_inverse=True)
         counts, before = np.bincount(places), np.bincount(places, earlier)
         return [(int(n), int(count), int(b)) for n, count, b in zip(numbers, counts, before, strict=True)]
 
-    def page(
-        self,
-        order: str,
-        *,
-        descending: bool,
-        first: int,
-        count: int,
-        text: str = "",
-        state: str = "",
-        within: TaskSubset = EVERY_TASK,
-        agents: Mapping[int, str] = NO_NAMES,
-        clients: Mapping[int, str] = NO_NAMES,
-    ) -> tuple[list[TaskRow], int]:
-        """The matching rows from `first` on, sorted by a column, and the number of matches.
-
-        A task matches if it is in this state and subset, and the text is in the name of its function, agent or client,
-        or is its id, session or process. Functions and states are sorted by name, other columns by value.
-        """
-        keys = self._keys(order, agents)
-        rows = None
-        if text or state or within != EVERY_TASK:
-            wanted = self._within(within)
-            if text:
-                wanted &= self._with_text(text.lower(), agents, clients)
-            if state:
-                wanted &= self._in_state(state)
-            rows = np.flatnonzero(wanted)
-            keys = keys[rows]
-        chosen = slice_of_order(keys, first, first + count, descending=descending)
-        if rows is not None:
-            chosen = rows[chosen]
-        return [self.row(int(row)) for row in chosen], len(keys)
-
-    def _keys(self, order: str, agents: Mapping[int, str]) -> Column:
-        """The sort keys of the rows."""
-        if order == "function":
-            return take(ranks(self._names.values), self._view("function"))
-        if order == "state":
-            of_words = ranks([*(STATES.get(number, "") for number in range(RUNNING + 1)), *ENDINGS.values()])
-            step = self._steps()
-            return take(of_words, np.where(step == TaskStep.ENDED, RUNNING + 1 + self._view("status"), step))
-        if order == "agent":
-            return take(ranks([agents.get(number, "") for number in self._agents.values]), self._view("agent"))
-        return self._view(order)
-
-    def _steps(self) -> Column:
+    def steps(self) -> Column:
         """The step of each row; RUNNING for what workers run."""
-        steps: Column = self._view("step").copy()
+        steps: Column = self.view("step").copy()
         started = np.fromiter(self._started, np.intp, len(self._started))
         steps[started[steps[started] == TaskStep.ASSIGNED]] = RUNNING
         return steps
-
-    def _in_state(self, state: str) -> Column:
-        step = self._steps()
-        steps = [number for number, word in STATES.items() if word == state]
-        statuses = [number for number, word in ENDINGS.items() if word == state]
-        found: Column = np.isin(step, steps) | ((step == TaskStep.ENDED) & np.isin(self._view("status"), statuses))
-        return found
-
-    def _within(self, subset: TaskSubset) -> Column:
-        found: Column = np.ones(len(self), bool)
-        if subset.function:
-            found &= self._view("function") == self._names.known(subset.function)
-        if subset.sessions is not None:
-            found &= np.isin(self._view("session"), np.array(subset.sessions, "I"))
-        if subset.agents is not None:
-            found &= self._of_agents(subset.agents)
-        if subset.pid:
-            found &= self._view("pid") == subset.pid
-        if subset.parent:
-            found &= self._view("parent") == subset.parent
-        return found
-
-    def _of_agents(self, numbers: Sequence[int]) -> Column:
-        found: Column = np.isin(self._view("agent"), [self._agents.known(number) for number in numbers])
-        return found
-
-    def _with_text(self, text: str, agents: Mapping[int, str], clients: Mapping[int, str]) -> Column:
-        functions = np.array([text in name.lower() for name in self._names.values])
-        found: Column = take(functions, self._view("function"))
-        if those := [number for number, name in agents.items() if text in name.lower()]:
-            found |= self._of_agents(those)
-        if sessions := [session for session, name in clients.items() if text in name.lower()]:
-            found |= np.isin(self._view("session"), sessions)
-        if _is_number(text, 16):
-            number = int(text, 16)
-            found |= (self._view("id") == number) | (self._view("session") == number)
-        if _is_number(text, 10):
-            found |= self._view("pid") == int(text)
-        return found
 
     def ended_runs(self, since: float, count: int) -> tuple[Column, Column]:
         """The rows of runs that ended at `since` or later: `count` of them, and the others.
 
         Those are the longest ones; up to half are runs that failed, however short.
         """
-        rows = np.flatnonzero((self._view("ended") >= since) & (self._view("pid") != 0))
+        rows = np.flatnonzero((self.view("ended") >= since) & (self.view("pid") != 0))
         if len(rows) <= count:
             return rows, rows[:0]
-        lengths, status = self._view("duration")[rows].astype(float), self._view("status")[rows]
+        lengths, status = self.view("duration")[rows].astype(float), self.view("status")[rows]
         failed = np.flatnonzero((status == Status.RAISED) | (status == Status.FAILED))
         lengths[failed[_longest(lengths[failed], count // 2)]] = np.inf
         chosen = np.zeros(len(rows), bool)

@@ -23,7 +23,8 @@ from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.moments import Moment, mean_latency
 from scaler_ui.model.reasons import briefly
 from scaler_ui.model.tables import WorkerRow, current_tasks, function_of, worker_rows
-from scaler_ui.model.task_table import ENDINGS, STATES, TaskRow, TaskSubset
+from scaler_ui.model.task_search import TaskSearch, TaskSubset
+from scaler_ui.model.task_table import ENDINGS, STATES, TaskRow
 
 Row = dict[str, Any]
 V = TypeVar("V")
@@ -71,7 +72,7 @@ def tasks(
 
     The text is searched in names of functions, agents and clients, or is an id.
     """
-    rows, total = model.tasks.page(
+    rows, total = TaskSearch(model.tasks, model.agents, model.clients).page(
         TASK_ORDERS.get(request.order, request.order) or "since",
         descending=request.descending,
         first=request.first,
@@ -79,8 +80,6 @@ def tasks(
         text=request.text,
         state=request.state,
         within=_subset(model, request, worker, parent),
-        agents=model.agents,
-        clients=model.clients,
     )
     reasons = WaitReasons(model.status) if model.status is not None else None
     return TablePage([{**_task(model, row), "error": _reason(model, row, reasons)} for row in rows], total)
