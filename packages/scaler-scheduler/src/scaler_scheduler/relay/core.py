@@ -24,7 +24,7 @@ from scaler_io.links.events import HubEvent, LinkLost, LinkRefused, LinkUp, Peer
 from scaler_protocol.capacity import ListProcesses, ProcessList
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
-from scaler_protocol.ids import is_nested, is_run_of, new_session, session_of
+from scaler_protocol.ids import is_nested, is_run_of, session_of
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import DEATHS, WORKERS, last_deaths
 from scaler_protocol.messages import (
@@ -56,14 +56,15 @@ from scaler_protocol.profiles import NO_PROFILE
 from scaler_protocol.storage import DeleteObjects
 from scaler_scheduler.core.checks import check_done
 from scaler_scheduler.core.config import SchedulerConfig
-from scaler_scheduler.core.core import PERMITTED as SCHEDULER_PERMITS
 from scaler_scheduler.core.core import SchedulerCore
 from scaler_scheduler.core.effects import WriteDump
 from scaler_scheduler.core.outcome_batch import OutcomeBatch
+from scaler_scheduler.core.permissions import PERMITTED as SCHEDULER_PERMITS
 from scaler_scheduler.core.records import TaskBlock
 from scaler_scheduler.core.reports import deaths_of
 from scaler_scheduler.core.state import SendToStorage
 from scaler_scheduler.core.task_states import ASSIGNED, DONE, HELD, WAITING
+from scaler_scheduler.relay.absent_clients import AbsentClients, is_absent
 from scaler_scheduler.relay.earlier_outcomes import EarlierOutcomes
 from scaler_scheduler.relay.leases import Leases
 from scaler_scheduler.relay.translation import JoinedProfile, joined_status, submits_of
@@ -73,12 +74,6 @@ PERMITTED: Final = {Role.AGENT: SCHEDULER_PERMITS[Role.AGENT]}
 """Messages that peers may send to a relay; all are agents."""
 JOIN_SECONDS: Final = 0.01
 """After outcomes were sent to the scheduler, further ones are collected for so long."""
-SWEEP_SECONDS: Final = 10.0
-"""Sessions without leased tasks are forgotten after one to two times this."""
-CLAIMED_SESSIONS: Final = 1024
-"""Most sessions that begin between two sweeps because agents claim tasks of them; what is beyond runs again."""
-_OPERATOR: Final = bytes(16)
-"""Who the core believes to ask for profiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +113,7 @@ class RelayCore:
         self._core = SchedulerCore(hello.incarnation, replace(config, max_session_bytes=sys.maxsize))
         self._state = self._core.state
         self.leases, self.earlier = Leases(), EarlierOutcomes()
+        self._clients = AbsentClients(self._core, self.leases, hello)
         self._storage, self._incarnation = "", 0
         """What the scheduler has told: where object storage is, and which incarnation it is."""
         self._out: list[RelayEffect] = []
@@ -130,25 +126,12 @@ class RelayCore:
         """Deaths of workers that the scheduler was not told of: what has happened, and the host."""
         self._workers = 0
         self._is_draining = False
-        self._known: set[int] = set()
-        """Sessions that the core knows."""
-        self._idle: set[int] = set()
-        """Those of them that had no task at the last sweep."""
-        self._sweep_at, self._claimed_sessions = 0.0, 0
-        """The second: how many sessions have begun since the last sweep because agents claimed tasks of them."""
         self._newcomers: set[bytes] = set()
         """Agents that had another scheduler before, and have not reported what they have of it."""
-        self._asker = new_session()
-        """The session that asks for the workers' processes."""
         self._profile: JoinedProfile | None = None
         self._handlers = self._agent_handlers()
         self._from_above = self._scheduler_handlers()
         self._to_clients = self._client_handlers()
-        asker = Hello(Role.CLIENT, _client(self._asker), 1, session=self._asker, name="the scheduler")
-        operator = Hello(Role.OPERATOR, _OPERATOR, 1, name="the scheduler", host=hello.host)
-        for peer in (asker, operator):
-            self._core.handle(peer.identity, PeerJoined(peer, False), 0.0)
-        self._state.out.clear()  # nobody has connected
 
     def _agent_handlers(self) -> dict[type[Any], Callable[[bytes, Any, float], None]]:
         return {
@@ -172,9 +155,9 @@ class RelayCore:
             Recall: self._recall,
             Release: self._release,
             Resend: self._resend,
-            Functions: self._functions,
+            Functions: self._clients.ask,
             Drain: self._drain,
-            ListProcesses: self._list_processes,
+            ListProcesses: self._clients.ask,
             TakeProfile: self._take_profile,
             Shutdown: self._shut_down,
         }
@@ -198,7 +181,7 @@ class RelayCore:
         if hello.role != Role.AGENT:
             return Refused([f"this is a relay, which takes agents only: connect to the scheduler at {self._fallback}"])
         reasons = []
-        if _is_for_scheduler(hello.identity):
+        if is_absent(hello.identity):
             reasons.append("an identity is random, and this one is not")
         if hello.manager:
             reasons.append("the scheduler counts the units of worker managers, and does not see them behind a relay")
@@ -286,7 +269,7 @@ class RelayCore:
         """Claim what an agent has of another relay or scheduler, which told it to run that."""
         claims = self._claims(event, now)
         for session, tasks in self.leases.by_session(claims).items():
-            self._core.handle(_client(session), Reconcile(wanted=tasks), now)
+            self._clients.say(session, Reconcile(wanted=tasks), now)
         finished: Sequence[int] = ()
         if peer in self._newcomers:
             finished = [task for task in event.finished if self._is_unknown(task)]
@@ -307,10 +290,7 @@ class RelayCore:
         claims: dict[int, int] = {}
         for task, run in zip(event.running, event.runs, strict=True):
             is_known = is_run_of(self._hello.incarnation, run) or self.leases.task_of(run) is not None
-            if not is_known and self._is_unknown(task):
-                if (is_new := session_of(task) not in self._known) and self._claimed_sessions >= CLAIMED_SESSIONS:
-                    continue
-                self._claimed_sessions += is_new
+            if not is_known and self._is_unknown(task) and self._clients.may_claim(task):
                 self._lease([task], [run], now)
                 claims[task] = run
         return claims
@@ -391,9 +371,9 @@ class RelayCore:
         self._lease(run.tasks, range(run.first_run, run.first_run + len(run.tasks)), now)
         for session, submit, inputs in submits_of(run):
             try:
-                self._core.handle(_client(session), submit, now)
+                self._clients.say(session, submit, now)
                 if inputs is not None:
-                    self._core.handle(_client(session), inputs, now)
+                    self._clients.say(session, inputs, now)
             except ProtocolError:  # the session is still that of an agent that has just left
                 self._give_back(submit.tasks, now)
         for task, attempt in zip(run.tasks, run.attempts, strict=False):
@@ -402,16 +382,7 @@ class RelayCore:
 
     def _lease(self, tasks: Sequence[int], runs: Sequence[int], now: float) -> None:
         self.leases.add(tasks, runs)
-        for session in set(map(session_of, tasks)):
-            self._idle.discard(session)
-            if session not in self._known:
-                self._known.add(session)
-                own = self._hello
-                hello = Hello(
-                    Role.CLIENT, _client(session), 1, session=session, name=f"session {session}", host=own.host,
-                    python=own.python, cloudpickle=own.cloudpickle,
-                )  # fmt: skip
-                self._core.handle(_client(session), PeerJoined(hello, False), now)
+        self._clients.enter(tasks, now)
         self.earlier.leased(tasks)
 
     def _withdraw(self, message: Withdraw, now: float) -> None:
@@ -419,20 +390,14 @@ class RelayCore:
         stopped = [task for task in tasks if not self._has_ended(task)]
         if stopped:
             count, runs = len(stopped), {task: self.leases.runs[task] for task in stopped}
-            self._cancel(stopped, now)
+            self._clients.end(stopped, Cancel, now)
             cancelled = Done(stopped, [Status.CANCELLED] * count, Payloads([b""] * count), profiles=NO_PROFILE * count)
             self._outcomes.add_runs(cancelled, runs)
-
-    def _cancel(self, tasks: Iterable[int], now: float) -> None:
-        for session, some in self.leases.by_session(tasks).items():
-            for task in some:
-                self.leases.end(task)
-            self._core.handle(_client(session), Cancel(some), now)
 
     def _give_back(self, tasks: Iterable[int], now: float) -> None:
         """The scheduler must have these tasks run elsewhere, or again."""
         if runs := [run for task in tasks if (run := self.leases.runs.get(task)) is not None]:
-            self._cancel(tasks, now)
+            self._clients.end(tasks, Cancel, now)
             self._up(Returned(runs))
 
     def _recall(self, message: Recall, now: float) -> None:
@@ -444,7 +409,7 @@ class RelayCore:
             if self._is_queued(task):
                 newest.append(task)
         self._up(Returned([self.leases.runs[task] for task in newest]))
-        self._cancel(newest, now)
+        self._clients.end(newest, Cancel, now)
         self._wanted_back = message.count - len(newest)
         if self._wanted_back:
             self._core.recall(self._wanted_back, now)
@@ -462,10 +427,7 @@ class RelayCore:
     def _release(self, message: Release, now: float) -> None:
         for keeper, tasks in self.earlier.released(message.tasks).items():
             self._state.send(keeper, Release(tasks))
-        for session, tasks in self.leases.by_session(message.tasks).items():
-            for task in tasks:
-                self.leases.end(task)
-            self._core.handle(_client(session), Release(tasks), now)
+        self._clients.end(message.tasks, Release, now)
 
     def _resend(self, message: Resend, now: float) -> None:
         """Ask the agents for outcomes that they keep."""
@@ -479,9 +441,6 @@ class RelayCore:
                 self.earlier.ask(task, keeper, self.leases.runs.get(task, 0))
         for keeper, tasks in asked.items():
             self._state.send(keeper, Resend(tasks))
-
-    def _functions(self, message: Functions, now: float) -> None:
-        self._core.handle(_client(self._asker), message, now)
 
     def _drain(self, message: Drain, now: float) -> None:
         agents = list(self._state.agents.values())
@@ -498,12 +457,9 @@ class RelayCore:
             text = f"not drained: process {message.pid} is a worker of {hosts}"
             self._state.log(text, EventKind.AGENT, logging.WARNING)
 
-    def _list_processes(self, message: ListProcesses, now: float) -> None:
-        self._core.handle(_client(self._asker), message, now)
-
     def _take_profile(self, message: TakeProfile, now: float) -> None:
         self._profile = JoinedProfile(message)
-        self._core.handle(_OPERATOR, message, now)
+        self._clients.ask(message, now)
 
     def _shut_down(self, message: Shutdown, now: float) -> None:
         for agent in self._state.agents:
@@ -518,8 +474,7 @@ class RelayCore:
 
     def settle(self, now: float) -> list[RelayEffect]:
         """Make every pending decision once; returns the effects to perform."""
-        if now >= self._sweep_at:
-            self._forget_sessions(now)
+        self._clients.settle(now)
         if not self._workers and self.leases.runs:
             self._give_back([task for task in self.leases.runs if self._waits(task)], now)
         self._settle_core(now)
@@ -537,14 +492,14 @@ class RelayCore:
         """Have the core decide; what it sends to clients goes up."""
         while effects := self._core.settle(now):
             for effect in effects:
-                if not (isinstance(effect, Send) and _is_for_scheduler(effect.to)):
+                if not (isinstance(effect, Send) and is_absent(effect.to)):
                     self._out.append(effect)
                 elif to_client := self._to_clients.get(type(effect.message)):
                     to_client(effect.message, now)
 
     def due(self) -> float | None:
         """When `settle` must be called even if no event arrives."""
-        times = [self._sweep_at, self._core.due(), self._outcomes_at if self._outcomes else None]
+        times = [self._clients.due(), self._core.due(), self._outcomes_at if self._outcomes else None]
         return min(time for time in times if time is not None)
 
     def status(self) -> AgentStatus:
@@ -553,15 +508,6 @@ class RelayCore:
         deaths, self._deaths = self._deaths, []
         texts = last_deaths([text for text, _ in deaths])
         return replace(status, deaths=texts, death_hosts=[host for _, host in deaths])
-
-    def _forget_sessions(self, now: float) -> None:
-        self._sweep_at, self._claimed_sessions = now + SWEEP_SECONDS, 0
-        empty = {session for session in self._known if not self.leases.sessions[session]}
-        for session in empty & self._idle:
-            self._known.discard(session)
-            del self.leases.sessions[session]
-            self._core.handle(_client(session), PeerLost("it has no tasks", farewell=True), now)
-        self._idle = empty - self._idle
 
     def _ended(self, message: Done, now: float) -> None:
         self._outcomes.add_runs(message, self.leases.runs)
@@ -592,17 +538,7 @@ class RelayCore:
         assert self.earlier.keepers.keys().isdisjoint(self.leases.runs)
         for task in self.leases.runs:
             assert self._state.entry(task) is not None, f"task {task:x} is leased, and not known"
-        assert {session for session, count in self.leases.sessions.items() if count} <= self._known
-
-
-def _client(session: int) -> bytes:
-    """The identity of the client that the core believes to own a session."""
-    return session.to_bytes(16, "big")
-
-
-def _is_for_scheduler(identity: bytes) -> bool:
-    """Whether this is the identity of a client, or of the operator, that the core believes in."""
-    return identity[:12] == bytes(12)
+        self._clients.check()
 
 
 def _offered(hello: Hello) -> str:
