@@ -29,7 +29,7 @@ from scaler_io.transport.sockets import HANDSHAKE_MS
 from scaler_protocol.handshake import INLINE_LIMIT, SESSION_CREDIT
 from scaler_protocol.limits import DEFINED
 from scaler_protocol.messages import MESSAGE_GROUPS, MESSAGE_IDS, MESSAGE_MOST, MESSAGE_NEEDS
-from scaler_scheduler.core import snapshot
+from scaler_scheduler.core import agent_reports
 from scaler_scheduler.core.call_budgets import CALLS_LIMIT, TASK_BYTES
 from scaler_scheduler.journal.commits import BEHIND_BYTES
 from scaler_scheduler.journal.file import BALLAST_BYTES
@@ -77,7 +77,11 @@ BUDGETS = {
     ],
     "subscriptions of a monitor": [f"{TOPICS} topics", f"{TOPIC_BYTES} bytes", f"{CHANGES:,} changes"],
     "objects in storage": [size(object_budgets.RECORD_BYTES), f"{object_budgets.LEAST_OBJECTS:,}"],
-    "rows of workers": [f"{snapshot.WORKERS:,}", f"{snapshot._KEPT_WORKERS:,}", f"{snapshot._LEAST_SHARE}"],
+    "rows of workers": [
+        f"{agent_reports.WORKERS:,}",
+        f"{agent_reports._KEPT_WORKERS:,}",
+        f"{agent_reports._LEAST_SHARE}",
+    ],
     "connections of one client's key": [f"{CLIENT_LINKS:,}"],
     "connections |": [f"but {RESERVED}"],
 }

@@ -37,7 +37,8 @@ from scaler_protocol.messages import (
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import Profile
 from scaler_scheduler.core.config import SchedulerConfig
-from scaler_scheduler.core.core import PERMITTED, SchedulerCore
+from scaler_scheduler.core.core import SchedulerCore
+from scaler_scheduler.core.permissions import PERMITTED
 from scaler_worker.agent.core.result_buffer import ResultBuffer
 
 FUNCTION = function_id(b"body")

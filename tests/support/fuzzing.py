@@ -19,8 +19,8 @@ from scaler_protocol.codec import encode
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello, Refused, Role, ServiceKind, Welcome
 from scaler_scheduler.core.config import SchedulerConfig
-from scaler_scheduler.core.core import PERMITTED as SCHEDULER_PERMITTED
 from scaler_scheduler.core.core import SchedulerCore
+from scaler_scheduler.core.permissions import PERMITTED as SCHEDULER_PERMITTED
 from scaler_storage.engine.engine import PERMITTED as STORAGE_PERMITTED
 from scaler_storage.engine.engine import StorageEngine
 from scaler_storage.engine.segments import MemorySegments

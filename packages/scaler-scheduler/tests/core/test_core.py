@@ -24,8 +24,9 @@ from scaler_protocol.profiles import LONGEST_RUN_US, NO_PROFILE, Profile
 from scaler_protocol.ranges import Column
 from scaler_protocol.schema import struct
 from scaler_scheduler.core.config import SchedulerConfig
-from scaler_scheduler.core.core import PERMITTED, SchedulerCore
+from scaler_scheduler.core.core import SchedulerCore
 from scaler_scheduler.core.foreign_runtimes import PATIENCE_SECONDS
+from scaler_scheduler.core.permissions import PERMITTED
 from scaler_scheduler.core.queue import AGEING_SECONDS
 from scaler_scheduler.core.records import SessionRecord
 from scaler_scheduler.core.snapshot import ProcessStats

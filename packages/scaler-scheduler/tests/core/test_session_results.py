@@ -8,7 +8,7 @@ from scaler_protocol.errors import ResultDroppedError, restore
 from scaler_protocol.ids import first_task
 from scaler_protocol.messages import Status
 from scaler_scheduler.core.function_record import FunctionRecord
-from scaler_scheduler.core.records import NamedSession, SessionRecord, SessionTask
+from scaler_scheduler.core.named_session_record import NamedSession, SessionTask
 from scaler_scheduler.core.session_results import ENTRY_BYTES, SessionResults
 
 RETENTION = 100.0
@@ -18,24 +18,22 @@ class Kept:
     """Results of one session."""
 
     def __init__(self, limit: int = 10**6) -> None:
-        self.session = SessionRecord(5, b"", named=NamedSession("nightly", b"k"))
+        self.session = NamedSession(5, "nightly", b"k")
         self.deleted: list[bytes] = []
         self.results = SessionResults(RETENTION, limit, lambda session, objects: self.deleted.extend(objects))
 
     def task(self, count: int, size: int = 100, *, stored: bool = False, now: float = 0.0) -> SessionTask:
         """A task that has ended."""
-        assert self.session.named is not None
         task = SessionTask(self.session, first_task(5) + count, FunctionRecord(b"f"))
-        self.session.named.tasks[task.id] = task
+        self.session.tasks[task.id] = task
         self.results.keep(task, ((Status.VALUE, bytes([count]) * size, stored), b"", "w"), now)
         return task
 
     @property
     def left(self) -> list[int]:
         """The counts of the tasks of which something is kept."""
-        assert self.session.named is not None
         self.results.check()
-        return [task - first_task(5) for task in self.session.named.tasks]
+        return [task - first_task(5) for task in self.session.tasks]
 
 
 def test_results_are_kept_for_the_retention_from_their_end_or_their_last_delivery() -> None:
@@ -67,6 +65,6 @@ def test_beyond_the_limit_received_results_go_first_and_others_become_failures()
     ("counts", "unused"), [([1, 2, 3], (4, 2**32 - 1)), ([2**32 - 5, 7], (8, 2**32 - 6)), ([2**31], (0, 2**31 - 1))]
 )
 def test_ids_are_used_from_both_ends(counts: list[int], unused: tuple[int, int]) -> None:
-    named = NamedSession("nightly", b"k")
+    named = NamedSession(5, "nightly", b"k")
     named.use(counts)
     assert (named.ids_from, named.ids_to) == unused

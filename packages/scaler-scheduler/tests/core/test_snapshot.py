@@ -12,8 +12,9 @@ from scaler_protocol.ids import function_id
 from scaler_protocol.limits import COUNT, DEATHS
 from scaler_protocol.messages import AgentStatus, Group, Submit, WorkerState
 from scaler_protocol.payloads import Payloads
+from scaler_scheduler.core.agent_reports import WORKERS
 from scaler_scheduler.core.event_log import TEXTS
-from scaler_scheduler.core.snapshot import GRAPHS, SESSIONS, WORKERS, ProcessStats
+from scaler_scheduler.core.snapshot import GRAPHS, SESSIONS, ProcessStats
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver

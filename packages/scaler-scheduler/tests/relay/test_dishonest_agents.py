@@ -32,7 +32,8 @@ from scaler_protocol.operations import Drain, Resized
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE
 from scaler_scheduler.core.config import SchedulerConfig
-from scaler_scheduler.relay.core import CLAIMED_SESSIONS, SWEEP_SECONDS, EndRelay, RelayCore, SendUp
+from scaler_scheduler.relay.absent_clients import CLAIMED_SESSIONS, SWEEP_SECONDS
+from scaler_scheduler.relay.core import EndRelay, RelayCore, SendUp
 
 SCHEDULER, OTHER = first_run(7_000), first_run(9_000)
 """Where the run ids of the scheduler begin, and of a lost relay."""

@@ -18,12 +18,12 @@ from scaler_protocol.plurals import counted
 from scaler_protocol.profiles import NO_PROFILE, Profile, profile_at
 from scaler_scheduler.core.dependencies import Dependencies
 from scaler_scheduler.core.lost_runs import LostRuns, too_often
+from scaler_scheduler.core.named_session_record import NamedSession
 from scaler_scheduler.core.outcome_batch import JOINED_BYTES, JOINED_TASKS, OutcomeBatch
 from scaler_scheduler.core.pinned import is_pinned
 from scaler_scheduler.core.records import (
     AgentRecord,
     EndedTasks,
-    NamedSession,
     SessionRecord,
     TaskBlock,
     TaskRecord,

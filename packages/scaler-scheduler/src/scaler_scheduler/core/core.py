@@ -12,27 +12,25 @@ its own, ASSIGNED to an agent, DONE once its owner was sent the outcome, GONE wh
 A run is one dispatch; run ids are never reused. An outcome of user code (VALUE, RAISED) is accepted from any run of a
 task that is not DONE, and the first one wins; FAILED, LOST and CANCELLED count only from the current run.
 
-Invariants (`check`): an ASSIGNED task is in its agent's table of runs, under its run id, and in no other; the task
-queue counts the WAITING tasks; a session's table holds exactly its tasks that are not forgotten.
+Invariants (`scaler_scheduler.core.invariants`): an ASSIGNED task is in its agent's table of runs, under its run id, and
+in no other; the task queue counts the WAITING tasks; a session's table holds exactly its tasks that are not forgotten;
+the load of an agent is what its runs are expected to take.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
-from scaler_io.links.admission import Permissions
 from scaler_io.links.effects import Effect, Stop
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_io.links.link_record import LinkFigures
 from scaler_protocol import messages
-from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.capacity import ListProcesses, ListWorkers, ManagerStatus, ProcessList
 from scaler_protocol.errors import ProtocolError, SubmitRefusedError
-from scaler_protocol.handshake import Goodbye, Hello, Refused, Role, Welcome
+from scaler_protocol.handshake import Goodbye, Hello, Refused, Welcome
 from scaler_protocol.ids import session_of
 from scaler_protocol.monitoring import EventKind, MonitorHistory, MonitorStatus, TaskEvents
 from scaler_protocol.operations import AskWhy, Drain, Dump, ProfilePart, Reasons, Resized, TakeProfile
@@ -40,6 +38,7 @@ from scaler_protocol.outputs import KEPT, TRACEBACK
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.sessions import ConfirmTasks, EndSession, LabelTask, ListTasks
 from scaler_protocol.storage import DeleteObjects
+from scaler_scheduler.core.agent_reports import WORKERS, kept_status, worker_sums, workers_share
 from scaler_scheduler.core.checks import check_done, check_functions, check_inputs, check_submit
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.config import SchedulerConfig
@@ -49,68 +48,19 @@ from scaler_scheduler.core.dump import Row, dump
 from scaler_scheduler.core.effects import WriteDump
 from scaler_scheduler.core.explanation import why
 from scaler_scheduler.core.intake import Intake
+from scaler_scheduler.core.invariants import check_state
 from scaler_scheduler.core.managers import Managers
 from scaler_scheduler.core.named_sessions import NamedSessions
 from scaler_scheduler.core.operators import Operators
 from scaler_scheduler.core.peers import Peers
-from scaler_scheduler.core.records import AgentRecord, SessionRecord, TaskRecord, edges_of
+from scaler_scheduler.core.records import AgentRecord, SessionRecord, TaskRecord
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.reports import deaths_of
 from scaler_scheduler.core.restoration import Restoration
 from scaler_scheduler.core.session_ends import SessionEnds
-from scaler_scheduler.core.snapshot import (
-    WORKERS,
-    ProcessStats,
-    kept_status,
-    monitor_status,
-    worker_sums,
-    workers_share,
-)
+from scaler_scheduler.core.snapshot import ProcessStats, monitor_status
 from scaler_scheduler.core.state import SchedulerState, SendToStorage
-from scaler_scheduler.core.task_states import ASSIGNED, DONE, GONE, HELD, WAITING
-
-PERMITTED: Final[Permissions] = {
-    Role.CLIENT: frozenset(
-        {
-            messages.Submit,
-            messages.Cancel,
-            messages.Release,
-            messages.Functions,
-            messages.Inputs,
-            messages.Reconcile,
-            ListWorkers,
-            ListProcesses,
-            ListTasks,
-            LabelTask,
-            EndSession,
-            ConfirmTasks,
-            messages.Shutdown,
-        }
-    ),
-    Role.AGENT: frozenset(
-        {
-            messages.Submit,
-            messages.Cancel,
-            messages.Release,
-            messages.Functions,
-            messages.Inputs,
-            messages.Reconcile,
-            messages.Done,
-            messages.Returned,
-            messages.Blocked,
-            messages.NeedFunctions,
-            messages.Output,
-            messages.AgentStatus,
-            DeleteObjects,
-            Resized,
-            ProcessList,
-            ProfilePart,
-        }
-    ),
-    Role.OPERATOR: frozenset({messages.Cancel, Drain, Dump, AskWhy, TakeProfile, ListTasks, EndSession}),
-    Role.MANAGER: frozenset({ManagerStatus}),
-}
-"""Messages that peers of each role may send to the scheduler. An agent also relays those of clients in its tasks."""
+from scaler_scheduler.core.task_states import HELD
 
 
 class SchedulerCore:
@@ -565,49 +515,9 @@ class SchedulerCore:
         self._named_sessions.check()
         self._completion.speculation.check()
         self._dispatch.balance.check()
-        waiting = assigned = unfinished = 0
         for session in self.state.sessions.values():
             self._completion.dependencies.check(session)
-            _check_graphs(session)
-            for number, task in session.tasks.items():
-                state = task.state
-                waiting += state == WAITING
-                unfinished += state != DONE
-                if not isinstance(task, TaskRecord):
-                    continue
-                assert number == task.id and state != GONE, f"task {number:x} is {state}"
-                if state == ASSIGNED:
-                    assigned += 1
-                    assert task.agent is not None and task.agent.runs.get(task.run) is task
-                elif state == DONE:
-                    assert not (task.run or task.call), f"{number:x} has ended, but has a run"
-        for session in self.state.ended_sessions:
-            assert all(task.state in (WAITING, HELD, DONE) for task in session.tasks.values())
-            unfinished += sum(task.state != DONE for task in session.tasks.values())
-        self.state.long_results.check(self.state.agents.values(), self.state.sessions.values())
-        assert waiting == self.state.waiting.count, (waiting, self.state.waiting.count)
-        assert unfinished == self.state.event_log.unfinished, (unfinished, self.state.event_log.unfinished)
-        at_agents = [task for agent in self.state.agents.values() for task in agent.runs.values()]
-        assert sum(task.state == ASSIGNED for task in at_agents) == assigned == self.state.count_assigned()
-        assert all(task.state == HELD for task in (*self.state.suspects, *self.state.exclusive, *self.state.pinned))
-        for agent in self.state.with_room:
-            assert self.state.agents.get(agent.peer) is agent, f"agent {agent.name} is gone, and has no room"
-        if self.state.cluster is not None:
-            self.state.cluster.check({agent.peer: _shares(agent) for agent in self.state.agents.values()})
-        for agent in self.state.agents.values():
-            assert agent.blocked <= agent.runs.keys()
-            assert agent.runs or not agent.load
-
-
-def _check_graphs(session: SessionRecord) -> None:
-    if session.graphs:
-        unended = Counter(edges_of(task, entry)[0] for task, entry in session.tasks.items() if entry.state != DONE)
-        for graph in session.graphs.values():
-            assert graph.open == unended[graph], (graph, unended[graph])
-
-
-def _shares(agent: AgentRecord) -> dict[int, Capabilities]:
-    return {run: task.group.lane.requirement.share_of(agent.worker_class) for run, task in agent.runs.items()}
+        check_state(self.state)
 
 
 def _known(session: SessionRecord, tasks: Sequence[int]) -> list[int]:

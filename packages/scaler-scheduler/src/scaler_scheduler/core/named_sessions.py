@@ -29,7 +29,8 @@ from scaler_protocol.profiles import NO_PROFILE
 from scaler_protocol.sessions import ConfirmTasks, EndSession, KeepSession, LabelTask, ListTasks, TaskList, give_name
 from scaler_scheduler.core.call_budgets import LEAST_CREDIT
 from scaler_scheduler.core.completion import Completion
-from scaler_scheduler.core.records import NamedSession, SessionRecord, TaskRecord, missing_inputs
+from scaler_scheduler.core.named_session_record import NamedSession
+from scaler_scheduler.core.records import SessionRecord, TaskRecord, missing_inputs
 from scaler_scheduler.core.session_ends import SessionEnds
 from scaler_scheduler.core.state import SchedulerState, SendToStorage
 from scaler_scheduler.core.task_lists import task_lists
@@ -115,7 +116,7 @@ class NamedSessions:
         session = self._by_name.get(hello.session_name)
         if session is None:
             session = SessionRecord(hello.session, peer, runtime_of(hello), name=hello.session_name, host=hello.host)
-            session.named = NamedSession(hello.session_name, hello.session_key)
+            session.named = NamedSession(hello.session, hello.session_name, hello.session_key)
             self._by_name[hello.session_name] = self._state.sessions[hello.session] = session
             self._state.out.append(SendToStorage(KeepSession(session.number, hello.session_key)))
             self._record(session)
@@ -312,10 +313,11 @@ class NamedSessions:
             for request in self._to_confirm.pop(session):
                 self._state.send(session.peer, TaskList(request))
         for task in self._state.results.settle(now):
-            if task.id in task.session.tasks:
-                self._completion.released(task.session, [task.id], now)
+            session = self._by_name[task.session.name]
+            if task.id in session.tasks:
+                self._completion.released(session, [task.id], now)
             if self._state.recorder is not None:
-                self._state.recorder.cancelled(task.session, [task.id])
+                self._state.recorder.cancelled(session, [task.id])
         for session in [session for session in self._detached if not session.tasks and not session.named.tasks]:  # type: ignore[union-attr]
             self.forget(session, now)
 

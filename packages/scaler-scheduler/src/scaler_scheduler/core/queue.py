@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -93,6 +94,11 @@ class _PriorityLevel:
             del self._lanes[lane.session]
         return not self._turns
 
+    def has(self, lane: LaneRecord) -> bool:
+        """Whether the lane is listed, and its session has turns; for tests."""
+        listed = any(entry[-1] is lane for entry in self._lanes.get(lane.session, ()))
+        return listed and any(turn[-1] is lane.session for turn in self._turns)
+
     def is_only(self, lane: LaneRecord) -> bool:
         """Whether no other lane than the one that `next` returned is listed."""
         return len(self._turns) == len(self._lanes[lane.session]) == 1
@@ -156,6 +162,11 @@ class ClassQueue:
         if self.levels[lane.priority].taken_from(lane):
             heapq.heappop(self._order)
             del self.levels[lane.priority]
+
+    def has(self, lane: LaneRecord) -> bool:
+        """Whether the lane is listed, under a key that lets it have its turn; for tests."""
+        level = self.levels.get(lane.priority)
+        return level is not None and level.has(lane) and (level.key, lane.priority) in self._order
 
     def is_only(self, lane: LaneRecord) -> bool:
         """Whether no other lane than the one that `next` returned has tasks."""
@@ -524,3 +535,22 @@ class TaskQueue:
             self._forget(lane)
         session.wait(-session.waiting)
         session.lanes.clear()
+
+    def check(self) -> None:
+        """Assert the invariants; for tests."""
+        waiting: Counter[SessionRecord] = Counter()
+        for requirement, lanes in self._lanes.items():
+            queues = self._requirements[requirement]
+            assert lanes and queues == [
+                self._queue_of(requirement, worker_class)
+                for worker_class in self._classes
+                if not requirement.unmet_by(worker_class)
+            ]
+            for lane in lanes:
+                lane.check()
+                assert lane.registered and lane.session.lanes[lane.key] is lane
+                assert lane.listed == bool(lane.size and queues), f"{lane.key} is listed: {lane.listed}"
+                assert not lane.size or all(queue.has(lane) for queue in queues), f"{lane.key} is not in every queue"
+                waiting[lane.session] += lane.size - lane.tombstones
+        assert self.count == waiting.total(), (self.count, waiting.total())
+        assert all(session.waiting == count for session, count in waiting.items())

@@ -11,17 +11,19 @@ from itertools import repeat
 from typing import Final, cast
 
 from scaler_protocol.lazy_dataclass import dataclass
-from scaler_protocol.messages import AgentStatus, Encoding, Group
+from scaler_protocol.messages import AgentStatus, Group
 from scaler_protocol.payloads import NONE, Payloads
+from scaler_scheduler.core.agent_reports import WorkerSums
 from scaler_scheduler.core.consumables import Consumables
 from scaler_scheduler.core.function_record import FunctionRecord
 from scaler_scheduler.core.graph_record import GraphRecord
 from scaler_scheduler.core.lane_ages import LaneAges
+from scaler_scheduler.core.named_session_record import NamedSession
 from scaler_scheduler.core.node_columns import NodeColumns
 from scaler_scheduler.core.run_times import RunTimes
 from scaler_scheduler.core.shared_calls import SharedCalls, share
 from scaler_scheduler.core.task_extra import RunNotes, TaskExtra
-from scaler_scheduler.core.task_states import DONE, HELD, WAITING, KeptOutcome, Outcome
+from scaler_scheduler.core.task_states import DONE, HELD, WAITING, KeptOutcome
 from scaler_scheduler.requirements import Requirement, Runtime, WorkerClass
 
 LaneKey = tuple[int, int, Requirement, "AgentRecord | None"]
@@ -136,56 +138,6 @@ class SessionRecord:
             function.waiting_tasks.pop(self.number, None)
         self.groups.clear()
         self.missing_functions.clear()
-
-
-@dataclass(slots=True, eq=False)
-class SessionTask:
-    """A task of a named session, from its submission until nothing is kept of it."""
-
-    session: SessionRecord
-    id: int
-    function: FunctionRecord
-    encoding: int = Encoding.PICKLE
-    claimed: bool = True
-    """Whether the attached client has a future of it, which is sent the outcome."""
-    ended: KeptOutcome | None = None
-    """None while it has not ended."""
-    since: float = 0.0
-    """When it ended, or was last sent to a client."""
-    size: int = 0
-    """The bytes that its outcome counts."""
-
-    @property
-    def outcome(self) -> Outcome | None:
-        """How it ended."""
-        return self.ended[0] if self.ended is not None else None
-
-
-@dataclass(slots=True, eq=False)
-class NamedSession:
-    """The state of a named session, which outlives its client."""
-
-    name: str
-    key: bytes
-    """Proves the session to the scheduler and to object storage; made from name and secret."""
-    detached_at: float | None = None
-    """None while a client is attached."""
-    last_client: bytes = b""
-    """The identity of the client that is, or was last, attached."""
-    tasks: dict[int, SessionTask] = field(default_factory=dict)
-    """In the order of submission."""
-    labels: dict[str, int] = field(default_factory=dict)
-    """Tasks by the names that clients gave their futures."""
-    ids_from: int = 0
-    ids_to: int = 2**32 - 1
-    """The counts of task ids that are not used: single ones go up, blocks come down."""
-
-    def use(self, counts: Sequence[int]) -> None:
-        """Ids with these counts are used."""
-        singles = [count for count in counts if count < 2**31]
-        self.ids_from = max(self.ids_from, max(singles, default=-1) + 1)
-        if len(singles) < len(counts):
-            self.ids_to = min(self.ids_to, min(count for count in counts if count >= 2**31) - 1)
 
 
 @dataclass(slots=True, eq=False)
@@ -332,6 +284,23 @@ class LaneRecord:
         self.tasks.clear()
         self.ready.clear()
         self.queued = self.tombstones = 0
+
+    def check(self) -> None:
+        """Assert that entries are counted, and that some task is wanted if there are any; for tests."""
+        entries = [entry[-1] for entry in self.ready]
+        unopened = 0
+        for entry in self.tasks:
+            if isinstance(entry, TaskRecord):
+                entries.append(entry)
+            elif entry.records is None:
+                unopened += len(entry)
+            else:
+                entries += entry.records
+        assert self.size == len(entries) + unopened, (self.size, len(entries), unopened)
+        unwanted = sum(task.state != WAITING for task in entries)
+        assert self.tombstones == unwanted and (unwanted < self.size or not self.size), (unwanted, self.size)
+        first = self.tasks[0] if self.tasks else None
+        assert not isinstance(first, TaskBlock) or first.records is None, "the first block has been opened"
 
 
 @dataclass(slots=True, eq=False)
@@ -547,17 +516,6 @@ def is_intermediate(task: int, entry: TaskEntry) -> bool:
 
 TaskEntry = TaskRecord | TaskBlock | EndedTasks | HeldNodes
 """How a task is known in its session."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSums:
-    """What the workers of an agent do together: runs that they execute, busy and blocked ones, cores and bytes."""
-
-    running: int
-    busy: int
-    blocked: int
-    cpu: float
-    rss: int
 
 
 @dataclass(slots=True, eq=False)

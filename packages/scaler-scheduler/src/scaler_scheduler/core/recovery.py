@@ -444,6 +444,7 @@ class Recovery:
         if self._state.event_log.listening:
             self._state.event_log.assigned(agent, run, (record.id,))
         agent.runs[run] = record
+        agent.load += record.cost
         note_runs(agent, [record])
         if run in self._blocked:
             agent.blocked.add(run)

@@ -15,7 +15,8 @@ from scaler_protocol.ids import count_of
 from scaler_protocol.messages import Status
 from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_protocol.profiles import NO_PROFILE
-from scaler_scheduler.core.records import SessionRecord, SessionTask, TaskRecord
+from scaler_scheduler.core.named_session_record import SessionTask
+from scaler_scheduler.core.records import SessionRecord, TaskRecord
 from scaler_scheduler.core.task_states import KeptOutcome, Outcome
 
 ENTRY_BYTES = 256
@@ -23,11 +24,9 @@ ENTRY_BYTES = 256
 
 
 class SessionResults:
-    """The kept outcomes of all named sessions; `delete` deletes objects of a session in storage."""
+    """The kept outcomes of all named sessions; `delete` deletes objects of the session of this number in storage."""
 
-    def __init__(
-        self, retention_seconds: float, limit: int, delete: Callable[[SessionRecord, list[bytes]], None]
-    ) -> None:
+    def __init__(self, retention_seconds: float, limit: int, delete: Callable[[int, list[bytes]], None]) -> None:
         self.bytes = 0
         """Bytes of all kept outcomes."""
         self.limit = limit
@@ -54,7 +53,7 @@ class SessionResults:
                 known.ended = None
             else:
                 group = record.group
-                named.tasks[record.id] = SessionTask(session, record.id, group.function, group.group.encoding)
+                named.tasks[record.id] = SessionTask(named, record.id, group.function, group.group.encoding)
             counts.append(count_of(record.id))
         named.use(counts)
 
@@ -78,8 +77,7 @@ class SessionResults:
     def forget(self, task: SessionTask) -> None:
         """Drop a task, with its outcome if it has one."""
         self._remove(task)
-        if task.session.named is not None:
-            task.session.named.tasks.pop(task.id, None)
+        task.session.tasks.pop(task.id, None)
 
     def drop(self, task: SessionTask) -> None:
         """Forget an outcome that nobody wants, and delete its object."""
@@ -95,7 +93,7 @@ class SessionResults:
 
     def _delete_object(self, task: SessionTask, outcome: Outcome | None) -> None:
         if outcome is not None and outcome[2]:
-            self._delete(task.session, [outcome[1][:OBJECT_ID_BYTES]])
+            self._delete(task.session.number, [outcome[1][:OBJECT_ID_BYTES]])
 
     def settle(self, now: float) -> list[SessionTask]:
         """Drop outcomes that are too old, or beyond the limit; returns the tasks that were dropped with them."""
@@ -135,5 +133,4 @@ class SessionResults:
         assert self.bytes == sum(task.size for task in (*self._received, *self._unreceived))
         assert self._received.keys().isdisjoint(self._unreceived)
         for task in (*self._received, *self._unreceived):
-            assert task.outcome is not None and task.session.named is not None
-            assert task.session.named.tasks[task.id] is task
+            assert task.outcome is not None and task.session.tasks[task.id] is task

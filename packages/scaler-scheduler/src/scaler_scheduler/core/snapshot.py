@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from itertools import accumulate, chain, islice, repeat
 from typing import Any, TypeVar
 
 from scaler_protocol.capacity import ManagerStatus
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import COUNT
-from scaler_protocol.messages import AgentStatus, Status, WorkerState
+from scaler_protocol.messages import AgentStatus, Status
 from scaler_protocol.monitoring import DURATION_BOUNDS, MonitorStatus
+from scaler_scheduler.core.agent_reports import WORKERS, worker_sums
 from scaler_scheduler.core.event_log import EventLog, capability_text
 from scaler_scheduler.core.exclusive import is_reserved
 from scaler_scheduler.core.graph_record import GraphRecord
 from scaler_scheduler.core.manager_record import ManagerRecord
-from scaler_scheduler.core.records import AgentRecord, SessionRecord, WorkerSums
+from scaler_scheduler.core.records import AgentRecord, SessionRecord
 from scaler_scheduler.core.shares import shortage
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.core.task_states import ASSIGNED
@@ -32,11 +33,6 @@ REQUIREMENTS = 256
 """Most sets of capabilities that waiting tasks are counted by: those that most tasks need."""
 GRAPHS = 256
 """Most graphs reported: those that began last. One more entry has the sums of the others."""
-WORKERS = 10_000
-"""Most workers reported, so that agents with too many do not delay the scheduler."""
-_KEPT_WORKERS = 8 * WORKERS
-"""Most workers whose rows are kept, so that agents that report too many take little memory."""
-_LEAST_SHARE = 64
 _NO_STATUS = AgentStatus()
 _BYTES_MOST = 2**64 - 1
 """What a column can hold: agents report what they like."""
@@ -59,30 +55,6 @@ class ProcessStats:
     """The interval of heartbeats to each peer."""
     cpu_seconds: float = 0.0
     """CPU time of the process since its start."""
-
-
-def workers_share(agents: int) -> int:
-    """The most rows of workers that are kept of each of so many agents."""
-    return min(WORKERS, max(_LEAST_SHARE, _KEPT_WORKERS // max(1, agents)))
-
-
-def kept_status(status: AgentStatus, share: int) -> AgentStatus:
-    """What is kept of an agent's report: no deaths, and its workers if they are no more than its share."""
-    without: dict[str, Any] = {"deaths": (), "death_hosts": ()} if status.deaths else {}
-    if len(status.names) > share:
-        without |= dict.fromkeys(status.COLUMNS[0], ())
-    return replace(status, **without) if without else status
-
-
-def worker_sums(status: AgentStatus) -> WorkerSums:
-    """The sums of the workers in an agent's report, for which it is walked: that takes longer once it is cold."""
-    return WorkerSums(
-        len(status.runs) - status.runs.count(0),
-        status.states.count(WorkerState.RUNNING),
-        status.states.count(WorkerState.BLOCKED),
-        sum(status.cpus),
-        min(sum(status.rsses), _BYTES_MOST),
-    )
 
 
 def monitor_status(

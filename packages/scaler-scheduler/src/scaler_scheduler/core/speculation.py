@@ -52,22 +52,23 @@ class SpeculatedGroup:
     times: RunTimes
     watched: dict[TaskRecord, tuple[int, float]] = field(default_factory=dict)
     """Tasks whose run may get a second one, with the run and the time of its dispatch; the oldest first."""
-    seconds: dict[TaskRecord, float] = field(default_factory=dict)
-    """Second runs, with the times of their dispatch; the oldest first."""
+    second_runs: dict[TaskRecord, float] = field(default_factory=dict)
+    """With the times of their dispatch; the oldest first."""
 
     def committed(self, now: float) -> float:
         """What second runs have taken, and those that go on will probably take."""
         expected = self.times.expected
-        return self.times.spent + sum(max(now - began, expected) for began in self.seconds.values())
+        return self.times.spent + sum(max(now - began, expected) for began in self.second_runs.values())
 
     def excess(self, now: float) -> tuple[float, Sequence[TaskRecord]]:
         """Seconds by which second runs take more than they may, and those whose going on adds to that."""
-        seconds, times = list(self.seconds), self.times
-        if not seconds:
+        second_runs, times = list(self.second_runs), self.times
+        if not second_runs:
             return -math.inf, ()
-        taken = [now - began for began in self.seconds.values()]
+        taken = [now - began for began in self.second_runs.values()]
         excess = times.spent + sum(taken) - max(taken[0], times.longest) - times.share
-        return excess, seconds[taken[0] >= times.longest :]
+        is_oldest_free = taken[0] >= times.longest  # the longest one does not count, and it is that from now on
+        return excess, second_runs[1:] if is_oldest_free else second_runs
 
 
 class Speculation:
@@ -125,7 +126,7 @@ class Speculation:
             self._forget_if_empty(task.group, group)
 
     def _forget_if_empty(self, key: GroupRecord, group: SpeculatedGroup) -> None:
-        if not group.watched and not group.seconds:
+        if not group.watched and not group.second_runs:
             del self.groups[key]
 
     # --- second runs ------------------------------------------------------------------------------------------------
@@ -148,8 +149,8 @@ class Speculation:
         """A second run ended without an outcome, was returned, or was `lost` with its agent, which may come back."""
         task = self._task_of(second)
         notes = task.note()
-        notes.lost_seconds += 1
-        if notes.lost_seconds < self._state.config.lost_run_limit:
+        notes.lost_second_runs += 1
+        if notes.lost_second_runs < self._state.config.lost_run_limit:
             self._watch(task, now)
         self._take_off(task, second, now)
         if lost and second.agent is not None:
@@ -165,7 +166,7 @@ class Speculation:
         if notes.exclusive:
             self.stop(task, now)
             return False
-        began = self.groups[task.group].seconds.pop(second)
+        began = self.groups[task.group].second_runs.pop(second)
         del self.second_runs[task]
         agent, second.state = second.agent, GONE
         task.state, task.agent, task.run, task.cost = ASSIGNED, agent, second.run, second.cost
@@ -186,7 +187,7 @@ class Speculation:
         del self.second_runs[task]
         second.state = GONE
         group = self.groups[task.group]
-        group.times.spend(now - group.seconds.pop(second))
+        group.times.spend(now - group.second_runs.pop(second))
         self._forget_if_empty(task.group, group)
 
     def _task_of(self, second: TaskRecord) -> TaskRecord:
@@ -287,7 +288,7 @@ class Speculation:
         self.second_runs[task] = second
         group = self.groups[task.group]
         _, began = group.watched.pop(task)
-        group.seconds[second] = now
+        group.second_runs[second] = now
         self._state.event_log.add_text(
             logging.INFO,
             EventKind.RUN,
@@ -299,14 +300,14 @@ class Speculation:
 
     def check(self) -> None:
         """Assert the invariants."""
-        seconds = {second for group in self.groups.values() for second in group.seconds}
+        of_groups = {second for group in self.groups.values() for second in group.second_runs}
         at_agents = [task for agent in self._state.agents.values() for task in agent.runs.values()]
-        assert seconds == set(self.second_runs.values()) == {record for record in at_agents if record.state == SECOND}
-        for second in seconds:
+        assert of_groups == set(self.second_runs.values()) == {record for record in at_agents if record.state == SECOND}
+        for second in of_groups:
             task, agent = self._task_of(second), second.agent
             assert task.state == ASSIGNED and self.second_runs[task] is second, f"task {second.id:x} is {task.state}"
             assert agent is not None and agent is not task.agent and agent.runs.get(second.run) is second
-        assert all(group.watched or group.seconds for group in self.groups.values())
+        assert all(group.watched or group.second_runs for group in self.groups.values())
 
 
 def _may_run_twice(task: TaskRecord) -> bool:

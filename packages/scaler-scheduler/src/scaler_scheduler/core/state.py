@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from scaler_io.links.effects import Effect, Log, Send
@@ -76,7 +76,7 @@ class SchedulerState:
         self.exclusive = ExclusiveTasks()
         self.pinned = PinnedTasks()
         self.cluster = ClusterShares.of(config.cluster_capabilities, config.recovery_seconds)
-        self.results = SessionResults(config.result_retention_seconds, config.result_limit, self.delete_objects)
+        self.results = SessionResults(config.result_retention_seconds, config.result_limit, self._delete_from_storage)
         """The kept outcomes of named sessions."""
         self.out: list[Effect | SendToStorage | WriteDump] = []
         self.nested_lanes: dict[LaneRecord, None] = {}
@@ -112,13 +112,15 @@ class SchedulerState:
         self.out.append(Send(to, message))
 
     def delete_objects(self, session: SessionRecord, objects: Sequence[bytes]) -> None:
-        """Delete objects of a session; its client is not involved."""
-        for at in range(0, len(objects), DELETED_TOGETHER):
-            message = DeleteObjects(objects[at : at + DELETED_TOGETHER], session.number)
-            if session.named is not None:
-                self.out.append(SendToStorage(message))
-            else:
+        """Have objects of a session deleted: by its process, or from here if it is named and may have none."""
+        if session.named is not None:
+            self._delete_from_storage(session.number, objects)
+        else:
+            for message in _deletions(session.number, objects):
                 self.send(session.peer, message)
+
+    def _delete_from_storage(self, named_session: int, objects: Sequence[bytes]) -> None:
+        self.out += map(SendToStorage, _deletions(named_session, objects))
 
     def copy_results(self, results: Iterable[bytes]) -> None:
         """Somebody has requested these stored results, given by packed references: object storage copies big ones."""
@@ -362,3 +364,8 @@ class SchedulerState:
                 del self.sessions[number]
                 self.waiting.drop_session(session)
                 session.end()
+
+
+def _deletions(session: int, objects: Sequence[bytes]) -> Iterator[DeleteObjects]:
+    for at in range(0, len(objects), DELETED_TOGETHER):
+        yield DeleteObjects(objects[at : at + DELETED_TOGETHER], session)

@@ -39,7 +39,7 @@ class RunNotes:
     """The last of these that was given up with its agent; discounted if the agent comes back with it."""
     children: list[int] | None = None
     """Tasks that it has submitted."""
-    lost_seconds: int = 0
+    lost_second_runs: int = 0
     """Second runs that ended without an outcome."""
 
     def give_up(self, run: int, agent: bytes) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from scaler_protocol.messages import MESSAGE_LIMIT, Status
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.sessions import TaskList
-from scaler_scheduler.core.records import NamedSession, SessionRecord, SessionTask
+from scaler_scheduler.core.named_session_record import NamedSession, SessionTask
+from scaler_scheduler.core.records import SessionRecord
 from scaler_scheduler.core.task_states import DONE
 
 PIECE_TASKS = 10_000

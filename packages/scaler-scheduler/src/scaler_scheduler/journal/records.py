@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.messages import Message
-from scaler_scheduler.core.records import NamedSession, SessionRecord, TaskRecord
+from scaler_scheduler.core.named_session_record import NamedSession
+from scaler_scheduler.core.records import SessionRecord, TaskRecord
 from scaler_scheduler.core.restoration import Attempts
 
 
@@ -144,5 +145,5 @@ def unpack_session(number: int, body: bytes) -> SessionRecord:
     session.attached, session.kept = False, {}
     if named := values.get("named"):
         session.kept = None
-        session.named = NamedSession(named["name"], bytes.fromhex(named["key"]))
+        session.named = NamedSession(number, named["name"], bytes.fromhex(named["key"]))
     return session

@@ -22,8 +22,9 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_incarnation
 from scaler_scheduler.core.config import SchedulerConfig
-from scaler_scheduler.core.core import PERMITTED, SchedulerCore
+from scaler_scheduler.core.core import SchedulerCore
 from scaler_scheduler.core.effects import WriteDump
+from scaler_scheduler.core.permissions import PERMITTED
 from scaler_scheduler.core.state import SendToStorage
 from scaler_scheduler.monitoring.dumps import Dumps
 from scaler_scheduler.monitoring.publisher import MonitorPublisher, StatusSampler, local_monitor

@@ -261,8 +261,9 @@ class WorkerRecord:
         """By run: what runs behind the current one have reported."""
         self.sessions: dict[int, None] = {}
         self.retire_reason = ""
+        """Why it retires; empty if it has not reported that."""
         self.was_asked_to_end = False
-        """Why it retires, if it has reported that."""
+        """Whether it retires because somebody has asked its process to end."""
         self.cpu = -1
         """CPU nanoseconds at the last reading; -1 if there was none since it has children."""
 
