@@ -3,7 +3,8 @@
 A call whose objects are not uploaded yet, or which exceeds the credit, waits, and all later ones with it. The first
 call is always sent while no credit is in use, however big it is.
 
-Invariant (`check`): the credit in use is the total weight of the outstanding tasks that are not in the queue.
+Invariants (`check`): the credit in use is the total weight of the outstanding tasks that are not in the queue; a task
+in the queue is outstanding, but for nodes of a piece, which is sent as a whole.
 """
 
 from __future__ import annotations
@@ -129,7 +130,9 @@ class CallQueue:
         return self.tasks() - self._resending.keys()
 
     def check(self, outstanding: Mapping[int, OutstandingCall]) -> None:
-        """Assert the invariant."""
+        """Assert the invariants."""
         queued = self.tasks()
         assert self._resending.keys() <= queued
+        pieces = {task for call in self._calls if isinstance(call, GraphPiece) for task in call.tasks}
+        assert queued - pieces <= outstanding.keys(), "a call that has ended is to be sent"
         assert self._used == sum(call._weight for task, call in outstanding.items() if task not in queued)

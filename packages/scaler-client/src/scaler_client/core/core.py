@@ -251,7 +251,6 @@ class ClientCore:
     def check(self) -> None:
         """Assert the invariants."""
         self._queue.check(self._outstanding)
-        assert all(task in self._outstanding for task in self._queue.tasks()) or self._graphs
 
     def _answer_inputs(self, now: float) -> None:
         inputs, dump = self._pending_inputs.answer(self._outstanding, now)

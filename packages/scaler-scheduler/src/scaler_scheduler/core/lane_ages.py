@@ -14,7 +14,7 @@ AGE_SECONDS, AGE_SHARE = 0.01, 128
 
 @dataclass(slots=True, eq=False)
 class LaneAges:
-    """When the tasks of a lane were added: an entry for an interval, not for a task; about 1,400 of them for a day.
+    """When the tasks of a lane were added: an entry for an interval, not for a task; about 1,500 of them for a day.
 
     Tasks leave about in the order in which they came; where they do not, others of the lane count as older or younger.
     """
