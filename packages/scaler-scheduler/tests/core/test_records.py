@@ -64,7 +64,7 @@ class Lane:
         elif step == "again":
             again, self.taken = self.taken[: number % 33], self.taken[number % 33 :]
             self.queue.add(again, self.lane, 0.0, first=True)
-            self.waiting = [task.id for task in reversed(again)] + self.waiting
+            self.waiting = sorted(task.id for task in again) + self.waiting
         elif step in ("cancel", "remove"):
             if self.waiting:
                 self._leave(step, self.waiting.pop(number % len(self.waiting)))

@@ -76,10 +76,10 @@ class Relay:
         self.core.hear(message, 1.0)
         return self.settle()
 
-    def runs(self, count: int) -> dict[bytes, dict[int, int]]:
+    def runs(self, count: int, first: int = SCHEDULER) -> dict[bytes, dict[int, int]]:
         """Lease so many tasks; returns the runs of each agent by task."""
         group = Group(FUNCTION, stream_output=True)
-        sent = self.hears(Run(SCHEDULER, [group], TASKS[:count], Payloads([b"c"] * count), functions=[FUNCTION],
+        sent = self.hears(Run(first, [group], TASKS[:count], Payloads([b"c"] * count), functions=[FUNCTION],
                               names=["f"], bodies=Payloads([b"body"])))  # fmt: skip
         runs: dict[bytes, dict[int, int]] = {}
         for effect in sent:
@@ -150,6 +150,17 @@ def test_only_the_agent_that_runs_a_task_writes_its_output(relay: Relay) -> None
     line = Output(TASKS[:1], [1], Payloads([b"hello"]))
     assert not sent_up(relay.says(other, line), Output)
     assert sent_up(relay.says(owner, line), Output) == [line]
+
+
+def test_a_task_that_has_ended_runs_again_where_the_scheduler_leases_it_again(relay: Relay) -> None:
+    """It has dispatched the task before it took the outcome, which it does not want any more."""
+    agent = relay.joins(b"a")
+    for first in (SCHEDULER, SCHEDULER + 1):
+        runs = relay.runs(1, first)[agent]
+        done = Done(TASKS[:1], [Status.VALUE], Payloads([b"r"]), list(runs.values()), profiles=NO_PROFILE)
+        relay.core.handle(agent, done, 2.0)
+        (sent,) = sent_up(list(relay.core.settle(2.0 + first)), Done)
+        assert isinstance(sent, Done) and list(sent.runs) == [first]
 
 
 def test_only_the_agent_that_was_asked_gives_an_outcome_again(relay: Relay) -> None:

@@ -368,6 +368,8 @@ class RelayCore:
         return entry is not None and entry.state == DONE
 
     def _run(self, run: Run, now: float) -> None:
+        # The scheduler has not taken the outcomes of earlier runs, and does not want them any more.
+        self._clients.end([task for task in run.tasks if self._has_ended(task)], Release, now)
         self._lease(run.tasks, range(run.first_run, run.first_run + len(run.tasks)), now)
         for session, submit, inputs in submits_of(run):
             try:
