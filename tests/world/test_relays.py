@@ -194,6 +194,18 @@ def test_tasks_that_raise_kill_workers_and_time_out() -> None:
     world.rest(30.0)
 
 
+def test_runs_that_are_lost_behind_a_relay_count_elsewhere() -> None:
+    """A task that ends its workers does so three times in all, also when it goes from a relay to the scheduler."""
+    world = relayed(hosts=1, workers=1)
+    (deadly,) = world.client.submit(Plan(0.5, kills_worker=9))
+    world.until(lambda: len(world.executions(deadly)) == 3)
+    world.relays[0].shell.kill()
+    world.finish(30.0)
+    world.check_as_expected([deadly])
+    assert [execution.attempt for execution in world.executions(deadly)] == [1, 2, 3]
+    world.rest(30.0)
+
+
 @pytest.mark.parametrize("fault", ["none", "relay", "scheduler"])
 def test_tasks_submit_tasks_behind_a_relay(fault: str) -> None:
     world = relayed()

@@ -424,3 +424,43 @@ def test_what_was_lost_with_a_relay_is_next_in_the_order_of_its_age(driver: Sche
     after = driver.submit(client, 3)
     end_recovery(driver)
     assert order_on_one_worker(driver) == before + after
+
+
+@pytest.mark.parametrize("answers", [True, False])
+@pytest.mark.parametrize("suspect", [True, False])
+def test_a_task_whose_outcome_an_agent_keeps_is_not_begun_meanwhile(
+    driver: SchedulerDriver, answers: bool, suspect: bool
+) -> None:
+    client, agent = driver.client(), driver.agent()
+    (task,) = driver.submit(client)
+    runs = driver.runs(agent)
+    driver.feed(agent, PeerLost("silent", farewell=not suspect))
+    agent = driver.agent(peer_incarnation=driver.incarnation)
+    assert not driver.runs(agent), "until it has reported"
+    driver.feed(agent, messages.Reconcile(finished=(task,)))
+    assert [tuple(resend.tasks) for resend in driver.take(agent, messages.Resend)] == [(task,)]
+    assert not driver.runs(agent)
+    if answers:
+        driver.done(agent, runs, result=b"kept")
+        assert driver.outcomes(client) == {task: (Status.VALUE, b"kept")}
+    driver.later(driver.config.recovery_seconds)
+    assert list(driver.runs(agent)) == ([] if answers else [task])
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_an_exception_that_comes_late_uses_up_one_retry(driver: SchedulerDriver, elsewhere: bool) -> None:
+    """The agent lost its connection before it could send it; the task waits, or runs elsewhere, when it is back."""
+    client, agent = driver.client(), driver.agent()
+    (task,) = driver.submit(client, retries=2)
+    runs = driver.runs(agent)
+    driver.feed(agent, PeerLost("silent"))
+    other = driver.agent(b"late") if elsewhere else b""
+    agent = driver.agent(peer_incarnation=driver.incarnation)
+    driver.feed(agent, messages.Reconcile(finished=(task,)))
+    for _ in range(2):  # it may be sent again, too
+        driver.done(agent, runs, status=Status.RAISED)
+        assert not driver.outcomes(client)
+    for outcomes in ({}, {task: (Status.RAISED, b"r")}):
+        ((host, again),) = [(each, runs) for each in (agent, other) if (runs := driver.runs(each))]
+        driver.done(host, again, status=Status.RAISED)
+        assert driver.outcomes(client) == outcomes

@@ -181,6 +181,20 @@ def test_only_the_agent_that_was_asked_gives_an_outcome_again(relay: Relay) -> N
     assert (list(again.results), list(again.runs)) == ([b"true"], [SCHEDULER])
 
 
+def test_only_the_scheduler_counts_and_repeats_runs_that_are_lost_with_a_worker(relay: Relay) -> None:
+    relay.joins(b"a")
+    relay.joins(b"b")
+    ((owner, runs),) = relay.runs(1).items()
+    (other,) = {b"a" * 16, b"b" * 16} - {owner}
+    lost = Done(TASKS[:1], [Status.LOST], Payloads([b""]), [runs[TASKS[0]]], profiles=NO_PROFILE)
+    assert not sent_up(relay.says(other, lost), Done), "it does not have the run"
+    said = relay.says(owner, lost)
+    (told,) = sent_up(said, Done)
+    assert isinstance(told, Done) and (list(told.statuses), list(told.runs)) == ([Status.LOST], [SCHEDULER])
+    assert not [each for each in said if isinstance(each, Send) and isinstance(each.message, Run)]
+    assert list(relay.runs(1)) != [], "it may come again"
+
+
 @pytest.mark.parametrize(
     ("differences", "reason"),
     [

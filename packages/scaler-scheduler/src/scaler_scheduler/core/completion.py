@@ -216,7 +216,7 @@ class Completion:
             run = report.runs[position]
             if self._recovery.keeps(agent, task, run, status):
                 return
-            record = self._claim_late(agent, task, run, status)
+            record = self._claim_late(agent, task, run, status, now)
             if record is None:
                 self._drop(agent, report, position, stored, now)
                 return
@@ -243,8 +243,8 @@ class Completion:
         self.take_back(task)
         return task
 
-    def _claim_late(self, agent: AgentRecord, task: int, run: int, status: int) -> TaskRecord | None:
-        """The task of a run that was given up as lost, if this outcome counts for it: it has no other outcome yet."""
+    def _claim_late(self, agent: AgentRecord, task: int, run: int, status: int, now: float) -> TaskRecord | None:
+        """The task of a run that was given up as lost, if this outcome ends it: it has no other outcome yet."""
         record = self._state.find(task)
         if record is None or record.state in (DONE, GONE):
             return None
@@ -253,9 +253,23 @@ class Completion:
         last_counted = Status.FAILED if is_current else Status.RAISED
         if status > last_counted or not self._recovery.was_given(agent, record, run):
             return None
+        if status == Status.RAISED and self._lost_runs.is_retried(record, run):
+            self._retry_late(record, now, is_current=is_current)
+            return None
         self._state.assigned_before.pop(task, None)
         self.take_back(record)
         return record
+
+    def _retry_late(self, record: TaskRecord, now: float, *, is_current: bool) -> None:
+        """A run that was given up has raised, and the task has retries left: queue it, unless it has another run."""
+        awaited = self._state.assigned_before.pop(record.id, None) is not None or self._recovery.awaits(record)
+        if is_current and record.state == ASSIGNED:
+            self._state.take_over(record)
+            self._state.queue([record], now, first=True)
+        elif awaited and record.state == HELD:
+            self._state.queue([record], now, first=True)
+        if self._state.recorder is not None:
+            self._state.recorder.attempts(record)
 
     def _drop(self, agent: AgentRecord, report: Done, position: int, stored: bool, now: float) -> None:
         """The outcome is not needed: release it if the agent keeps it, and have its session delete its object."""

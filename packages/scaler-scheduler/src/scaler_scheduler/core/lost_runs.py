@@ -55,6 +55,18 @@ class LostRuns:
         if self._state.recorder is not None and before != (notes.lost_runs, notes.shared_losses, notes.earlier_runs):
             self._state.recorder.attempts(record)
 
+    def is_retried(self, record: TaskRecord, run: int) -> bool:
+        """Count a run that was given up as lost and has raised after all, if the task has retries left."""
+        if not (retries := record.group.group.retries) or (notes := record.note()).raised_runs >= retries:
+            return False
+        notes.raised_runs += 1
+        notes.earlier_runs += notes.counted != run
+        if notes.charged == run:
+            notes.lost_runs -= 1
+            notes.charged = 0
+        notes.given_up = tuple(each for each in notes.given_up if each[0] != run)
+        return True
+
     def is_below_limit(self, record: TaskRecord) -> bool:
         """Whether the task may run again after the runs that were charged to it."""
         return not is_pinned(record) and record.note().lost_runs < self._state.config.lost_run_limit

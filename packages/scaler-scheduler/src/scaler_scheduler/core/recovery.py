@@ -191,8 +191,7 @@ class Recovery:
 
     def _adopt_again(self, agent: AgentRecord, record: TaskRecord, run: int) -> bool:
         """An agent that was given up is back with a run: adopt it if the task still waits for another one."""
-        extra, is_awaited = record.extra, record.id in self._state.assigned_before
-        is_apart = record.state == HELD and extra is not None and extra.is_apart and not is_awaited
+        is_awaited, is_apart = record.id in self._state.assigned_before, self._waits_apart(record)
         if record.state == ASSIGNED and self.is_current(agent, record, run):
             self._state.take_over(record)  # a relay has it, but not the agent any more to which it gave it
             self._move(agent, record, run)
@@ -218,6 +217,12 @@ class Recovery:
                 notes.counted = 0
         self._set_running(agent, record, run)
         return True
+
+    def _waits_apart(self, record: TaskRecord) -> bool:
+        """Whether the task waits for a host where no suspect is, or none but itself."""
+        extra = record.extra
+        is_apart = record.state == HELD and extra is not None and extra.is_apart
+        return is_apart and record.id not in self._state.assigned_before
 
     def _move(self, agent: AgentRecord, record: TaskRecord, run: int) -> None:
         """An agent goes on with what a relay had given it."""
@@ -295,6 +300,12 @@ class Recovery:
             elif record is not None and record.state == DONE and not self._is_kept(record):
                 record.agent = agent  # it gets the Release when the owner has the outcome
             elif record is not None and record.state != DONE:
+                if record.state == WAITING:
+                    self._state.waiting.remove(record)
+                    self._await(record, agent, now)
+                elif self._waits_apart(record):
+                    self._state.leave_apart(record)
+                    self._await(record, agent, now)
                 self._to_resend.setdefault(agent, []).append(task)
             elif not self._is_to_note(task, record) or not self._note_finished(task, agent):
                 forget.append(task)
@@ -407,12 +418,15 @@ class Recovery:
         self._adopted.append(record)
 
     def _resend(self, session: SessionRecord, task: int, agent: AgentRecord, now: float) -> None:
-        record = self._enter(session, task)
+        self._await(self._enter(session, task), agent, now)
+        self._to_resend.setdefault(agent, []).append(task)
+
+    def _await(self, record: TaskRecord, agent: AgentRecord, now: float) -> None:
+        """The task is HELD until the agent has sent the outcome that it keeps, or the time for that ends."""
         record.state = HELD
         if self._state.event_log.listening:
             self._state.event_log.entered(HELD, (record,))
-        self._to_resend.setdefault(agent, []).append(task)
-        self._asked[task] = agent
+        self._asked[record.id] = agent
         self._answers_until = now + self._state.config.recovery_seconds
 
     def _enter(self, session: SessionRecord, task: int) -> TaskRecord:
@@ -423,12 +437,16 @@ class Recovery:
             self._state.results.enter(session, [record])
         return record
 
+    def awaits(self, record: TaskRecord) -> bool:
+        """Whether an agent was asked for an outcome of the task that it keeps."""
+        return record.id in self._asked
+
     def _give_up(self, tasks: list[int], now: float) -> None:
-        """No agent will send the outcomes of these tasks: those that are not DONE are submitted again."""
+        """No agent will send the outcomes of these tasks: those that are not DONE run again."""
         for task in tasks:
             del self._asked[task]
-        records = [record for record in map(self._state.find, tasks) if record is not None and record.is_call_missing]
-        self._state.queue(records, now)
+        records = [record for record in map(self._state.find, tasks) if record is not None and record.state == HELD]
+        self._state.queue(records, now, first=True)
 
     def _placeholder_group(self, session: SessionRecord) -> GroupRecord:
         """The group of the session's tasks that are known by their ids only."""

@@ -305,8 +305,20 @@ class RelayCore:
         if asked := self.earlier.answered(peer, event):
             self._outcomes.add_runs(event, asked)
             event = _without(event, asked)
-        if event.tasks:
-            self._core.handle(peer, event, now)
+        if not event.tasks:
+            return
+        lost = self._lost_with_workers(peer, event) if Status.LOST in event.statuses else {}
+        self._core.handle(peer, event, now)
+        # The scheduler counts lost runs, wherever a task had them, and repeats it.
+        if repeated := {task: run for task, run in lost.items() if self._is_queued(task)}:
+            self._outcomes.add_runs(event, repeated)
+            self._clients.end(repeated, Cancel, now)
+
+    def _lost_with_workers(self, peer: bytes, report: Done) -> dict[int, int]:
+        """The leased tasks whose runs this agent reports as lost, with the runs of the scheduler."""
+        rows = zip(report.tasks, report.runs, report.statuses, strict=True)
+        runs = {task: self._run_above(peer, run) for task, run, status in rows if status == Status.LOST}
+        return {task: above for task, above in runs.items() if above is not None}
 
     # --- the scheduler above ----------------------------------------------------------------------------------------
 
