@@ -106,6 +106,13 @@ def requirements(package: Path) -> list[str]:
 
 SLOW = {"argparse", "capnp", "nicegui", "numpy", "psutil", "textual", "zmq"}
 """Modules that take long to import, or that import such ones."""
+LOCAL_CLUSTER = (
+    "scaler_launch.local, scaler_scheduler.service.shell, scaler_storage.options, scaler_storage.__main__, "
+    "scaler_worker.agent.main"
+)
+"""What the process of scheduler and agent imports."""
+NOT_IN_LOCAL_CLUSTER = {"datetime", "difflib", "scaler_storage.engine", "scaler_client", "scaler_worker.worker.runner"}
+"""What other processes import at the same time, and what few programs need."""
 
 
 def imports_of(package: Path) -> list[Path]:
@@ -200,6 +207,12 @@ def test_programs_catch_signals_before_they_import_what_is_slow(package: Path) -
         code = f"import sys, {module}; print(*sorted({SLOW} & sys.modules.keys()))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
         assert done.stdout == "\n", f"{module} imports them before its main function"
+
+
+def test_a_local_cluster_imports_nothing_for_others() -> None:
+    code = f"import sys, {LOCAL_CLUSTER}; print(*sorted({NOT_IN_LOCAL_CLUSTER} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
+    assert done.stdout == "\n"
 
 
 def test_lock_agrees_with_the_metadata() -> None:

@@ -127,3 +127,38 @@ def test_a_method_is_compiled_once() -> None:
 def test_a_message_can_be_pickled() -> None:
     group = Group(b"f" * 16, ("gpu",), (1,))
     assert pickle.loads(pickle.dumps(group)) == group
+
+
+@pytest.mark.parametrize("parameters", PARAMETERS)
+def test_fields_are_made_when_they_are_first_read(parameters: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def noting(**parameters: Any) -> Callable[[Any], Any]:
+        def note(cls: Any) -> Any:
+            made.append(cls.__name__)
+            return dataclasses.dataclass(**parameters)(cls)
+
+        return note
+
+    monkeypatch.setattr(lazy_dataclass, "_with_fields", noting)
+    Point = _class(lazy, parameters)
+    assert Point.kind == "point" and made == []
+    point = Point(1)
+    assert [field.name for field in dataclasses.fields(Point)] == [*Point.__match_args__, "made", "fixed", "name"]
+    assert dataclasses.is_dataclass(point) and made == ["Point"]
+
+
+def test_a_class_of_the_standard_library_inherits_the_fields() -> None:
+    @lazy_dataclass.dataclass(slots=True)
+    class Base:
+        """It has a slot."""
+
+        x: int
+
+    @dataclasses.dataclass
+    class Derived(Base):
+        """It has a field without one."""
+
+        y: int = 1
+
+    assert repr(Derived(1)).endswith("Derived(x=1, y=1)") and Derived.__match_args__ == ("x", "y")

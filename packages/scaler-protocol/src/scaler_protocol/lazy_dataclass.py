@@ -1,9 +1,10 @@
-"""`dataclass` whose methods are compiled when they are first called.
+"""`dataclass` that compiles methods when they are first called, and makes fields when they are first read.
 
-`dataclasses.dataclass` compiles up to seven methods for each class. That is a third of what the start of a process
-costs, and most of the methods are never called there. Classes made here have the same fields and methods, and
-`dataclasses.fields`, `replace` and `asdict` take them. An instance of one that is frozen and has slots is made in half
-the time: `__init__` calls the setters of the slots instead of `object.__setattr__`.
+`dataclasses.dataclass` compiles up to seven methods for each class, and makes an object for each field. That is two
+fifths of what the start of a process costs, and most of them are never used there. Classes made here have the same
+fields and methods, and `dataclasses.fields`, `replace` and `asdict` take them. Their annotations are texts. An instance
+of one that is frozen and has slots is made in half the time: `__init__` calls the setters of the slots instead of
+`object.__setattr__`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
+
+_NO_FIELDS = ("ClassVar", "KW_ONLY")
+"""Annotations that begin with these are not those of fields."""
+_ADDED = ("__dataclass_fields__", "__dataclass_params__", "__match_args__")
+_OF_EACH_CLASS = ("__dict__", "__weakref__")
 
 
 def _dataclass(
@@ -35,13 +41,66 @@ def _dataclass(
             setattr(cls, name, methods[name])
         if eq and own.get("__hash__") is None:
             cls.__hash__ = _hash if frozen else None
-        return _with_fields(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
+        names = [name for name, kind in cls.__annotations__.items() if not kind.startswith(_NO_FIELDS)]
+        defaults = {name: own[name] for name in names if name in own}
+        declared = {"__annotations__": cls.__annotations__, "__module__": cls.__module__, "__doc__": "-", **defaults}
+        added = {name: _Added(declared, kw_only) for name in _ADDED}
+        return _with_slots(cls, names, added) if slots else _without_slots(cls, defaults, added)
 
     return decorate
 
 
 if not TYPE_CHECKING:
     dataclass = _dataclass
+
+
+class _Added:
+    """What `dataclasses.dataclass` adds to a class; when one of these is first read, all of them are made."""
+
+    __slots__ = ("_declared", "_kw_only", "_name", "_owner")
+
+    def __init__(self, declared: dict[str, Any], kw_only: bool) -> None:
+        self._declared, self._kw_only = declared, kw_only
+
+    def __set_name__(self, owner: Any, name: str) -> None:
+        self._owner, self._name = owner, name
+
+    def __get__(self, instance: object, owner: Any = None) -> Any:
+        cls = self._owner
+        like: Any = type(cls.__name__, (), self._declared)
+        _with_fields(init=False, repr=False, eq=False, kw_only=self._kw_only)(like)
+        found: dict[str, Field[Any]] = {}
+        for base in reversed(cls.__mro__[1:]):
+            found |= getattr(base, "__dataclass_fields__", {})
+        cls.__dataclass_fields__ = found | like.__dataclass_fields__
+        positional = tuple(field.name for field in fields(cls) if field.init and not field.kw_only)
+        for name, value in (("__dataclass_params__", like.__dataclass_params__), ("__match_args__", positional)):
+            setattr(cls, name, value)
+        return getattr(cls, self._name)
+
+
+def _with_slots(cls: Any, names: list[str], added: dict[str, _Added]) -> Any:
+    """A class as this one, with slots instead of default values."""
+    inherited = {slot for base in cls.__mro__[1:] for slot in vars(base).get("__slots__", ())}
+    content = {name: value for name, value in vars(cls).items() if name not in names and name not in _OF_EACH_CLASS}
+    content["__slots__"] = tuple(name for name in names if name not in inherited)
+    made: Any = type(cls)(cls.__name__, cls.__bases__, content | added)
+    made.__qualname__ = cls.__qualname__
+    return made
+
+
+def _without_slots(cls: Any, defaults: dict[str, Any], added: dict[str, _Added]) -> Any:
+    for name, default in defaults.items():
+        if not isinstance(default, Field):
+            continue
+        if default.default is MISSING:
+            delattr(cls, name)
+        else:
+            setattr(cls, name, default.default)
+    for name, attribute in added.items():
+        setattr(cls, name, attribute)
+        attribute.__set_name__(cls, name)
+    return cls
 
 
 def _init(self: Any, /, *args: Any, **kwargs: Any) -> None:

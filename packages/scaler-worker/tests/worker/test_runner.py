@@ -38,6 +38,7 @@ from scaler_protocol.profiles import profile_at
 from scaler_protocol.serializer import Serializer, join_parts
 from scaler_protocol.tracebacks import traceback_text
 from scaler_worker.ipc import frames
+from scaler_worker.ipc.cells import REVOKED, RUN
 from scaler_worker.ipc.frames import (
     DatagramReturned,
     Definition,
@@ -56,7 +57,7 @@ from scaler_worker.worker.kept_output import KeptOutput
 from scaler_worker.worker.ordered_replies import OrderedReplies
 from scaler_worker.worker.output import CapturedOutput
 from scaler_worker.worker.preload import Preload, PreloadError
-from scaler_worker.worker.runner import REVOKED, RUN, RetiredError, Runner
+from scaler_worker.worker.runner import RetiredError, Runner
 from support.odd_exceptions import ODD, fail_oddly, fail_oddly_later
 
 Done = Callable[[ScalerError | None], object]

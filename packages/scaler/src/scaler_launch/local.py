@@ -62,8 +62,9 @@ def _run() -> int:
 
 
 def _fork_storage(words: Sequence[str]) -> ForkedProgram:
-    """Start object storage in a fork: most of what it imports is needed here, too."""
-    import scaler_storage.service  # noqa: F401  # once for both
+    """Start object storage in a fork: most of what it imports is needed here, too. It imports its engine meanwhile."""
+    import scaler_io.objects.connection  # noqa: F401  # once for both
+    import scaler_io.service.server_loop  # noqa: F401
     from scaler_io.service.forked_program import ForkedProgram
     from scaler_storage.__main__ import PROGRAM, serve
     from scaler_storage.options import COMMAND

@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
-from blake3 import blake3
 from xxhash import xxh3_128
 
 from scaler_protocol.buffers import BufferedPickle, Payload
@@ -38,6 +37,8 @@ def checksum(payload: Payload) -> bytes:
 
 def content_key(payload: Payload) -> bytes:
     """Identifies a payload by its content: its checksum, then a BLAKE3 of 32 bytes. Memory is read once for both."""
+    from blake3 import blake3  # 0.7 MB for programs that have no big arguments
+
     quick, strong = xxh3_128(), blake3()
     for piece in pieces(payload):
         view = memoryview(piece).cast("B")

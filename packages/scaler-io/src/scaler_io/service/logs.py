@@ -9,7 +9,6 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Final, TextIO
 
 from scaler_io.links.effects import Log
@@ -135,12 +134,14 @@ class JsonFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._host = socket.gethostname()
+        from datetime import datetime  # for this format only
+
+        self._host, self._local_time = socket.gethostname(), datetime.fromtimestamp
 
     def format(self, record: logging.LogRecord) -> str:
         """The line of a record."""
         entry = {
-            "time": datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds"),
+            "time": self._local_time(record.created).astimezone().isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "host": self._host,
             "process": record.process,

@@ -9,7 +9,6 @@ import os
 import signal
 import tempfile
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,6 +56,8 @@ class Dumps:
         self._loop.run_in_executor(None, self._write_file, self._text())
 
     def _write_file(self, text: bytes) -> None:
+        from datetime import datetime  # few schedulers write a dump
+
         name = f"{self._prefix}{datetime.now():%Y%m%dT%H%M%S.%f}.json"
         path = self._directory / name
         try:

@@ -13,9 +13,9 @@ from scaler_worker.agent.core.records import NO_RUN
 from scaler_worker.agent.worker_channel import WorkerChannel
 from scaler_worker.forking.template import FORKED, NOT_FORKED
 from scaler_worker.forking.template_link import Forking, TemplateLink
+from scaler_worker.ipc.cells import REVOKED, RUN, SAMPLE_UNTIL
 from scaler_worker.ipc.crash_reports import CrashReports
 from scaler_worker.ipc.families import end_children, kill_descendants
-from scaler_worker.worker.runner import REVOKED, RUN, SAMPLE_UNTIL
 
 
 class WorkerExit(NamedTuple):

@@ -17,13 +17,13 @@ from scaler_worker.ipc.frames import (
     DEFINE,
     DIRECT_LIMIT,
     HEAD_BYTES,
+    RECEIVE_SIZE,
     TASKS,
     ReplyEvent,
     ReplyReader,
     handle_of,
     sequence_of,
 )
-from scaler_worker.worker.process import RECEIVE_SIZE
 
 BUFFER_SIZE: Final = 1024 * 1024
 READ_SIZE: Final = 128 * 1024

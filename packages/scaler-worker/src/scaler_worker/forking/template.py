@@ -30,12 +30,14 @@ from scaler_protocol.gpus import VISIBLE
 from scaler_worker.config import WorkerConfig
 from scaler_worker.ipc.families import end_children, kill_children
 from scaler_worker.ipc.shared_state import SharedState
-from scaler_worker.worker.process import DESCRIPTORS, WorkerDescriptors, run_worker
 
 REQUEST: Final = struct.Struct("=I")
 """Number of the worker to fork; its name and GPU follow as JSON, its descriptors are passed along."""
 REPORT: Final = struct.Struct("=BIiiQ")
 """Kind, number of the worker, process id, wait status (or errno), peak memory in bytes."""
+DESCRIPTORS: Final = 4
+"""Passed with a request: those of WorkerDescriptors."""
+WORKER_MODULE: Final = "scaler_worker.worker.process"
 NESTING_MODULES: Final = ("scaler_client.api.client", "scaler_client.runtime.connection", "scaler_client.api.map")
 FORKED: Final = 1
 ENDED: Final = 2
@@ -96,6 +98,8 @@ class Template:
         for descriptor in self._wake:
             os.close(descriptor)
         _offer_to_be_killed()
+        from scaler_worker.worker.process import WorkerDescriptors, run_worker
+
         ends = WorkerDescriptors(*descriptors)
         config = self._config
         if gpu is not None:
@@ -137,8 +141,8 @@ def run_template(requests: socket.socket, lifeline: int, shared: SharedState, co
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         # What tasks define or unpickle as __main__ must not find our entry point there.
         sys.modules["__main__"] = types.ModuleType("__main__")
-        # Tasks that submit tasks are common, and importing is slow; the agent imports its own share meanwhile.
-        for module in NESTING_MODULES:
+        # The agent, which needs none of these, imports its own modules meanwhile. Tasks that submit tasks are common.
+        for module in (WORKER_MODULE, *NESTING_MODULES):
             importlib.import_module(module)
         gc.collect()
         gc.freeze()

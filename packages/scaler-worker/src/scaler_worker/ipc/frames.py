@@ -27,6 +27,8 @@ DATAGRAM_LIMIT: Final = 60 * 1024
 """Bytes of the calls of one batch."""
 DIRECT_LIMIT: Final = DATAGRAM_LIMIT + 32 * 1024
 """Bytes; a longer datagram is passed as a memory file. A batch has its head and its functions beside the calls."""
+RECEIVE_SIZE: Final = 2 * DATAGRAM_LIMIT
+"""Bytes of room for a datagram."""
 COUNT_LIMIT: Final = 512
 """Tasks in one datagram."""
 FUNCTIONS_LIMIT: Final = 1024

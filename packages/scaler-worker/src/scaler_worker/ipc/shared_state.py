@@ -1,9 +1,8 @@
 """Shared memory of an agent, its template and its workers.
 
-Each worker has four 64-bit cells: its current run, the start time of that run, and two that the agent writes: the
-revoked datagram sequence, and the end of the profile that is taken. After the cells come the scheduler's incarnation,
-a secret of this host, and the address of object storage with the token for it. These two are protected by a sequence
-lock: its version is odd while they are written.
+Each worker has four cells (`scaler_worker.ipc.cells`). After them come the scheduler's incarnation, a secret of this
+host, and the address of object storage with the token for it. These two are protected by a sequence lock: its version
+is odd while they are written.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import os
 import secrets
 from typing import Any, Final
 
-CELLS: Final = 4
-"""64-bit cells per worker; see `scaler_worker.worker.runner`."""
+from scaler_worker.ipc.cells import CELLS
+
 SECRET_BYTES: Final = 16
 ADDRESS_BYTES: Final = 1024
 TOKEN_BYTES: Final = 64

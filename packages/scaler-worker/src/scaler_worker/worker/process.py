@@ -26,7 +26,8 @@ from scaler_io.objects.host_cache import HostCache
 from scaler_io.service.process import become_subreaper
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_worker.config import WorkerConfig
-from scaler_worker.ipc.frames import DATAGRAM_LIMIT, DESCRIPTORS_LOST, PRELOAD_FAILED, REPLY
+from scaler_worker.ipc.cells import SAMPLE_UNTIL
+from scaler_worker.ipc.frames import DESCRIPTORS_LOST, PRELOAD_FAILED, RECEIVE_SIZE, REPLY
 from scaler_worker.ipc.shared_state import SharedState
 from scaler_worker.worker.agent_transport import AgentTransport
 from scaler_worker.worker.coroutines import run_coroutine
@@ -38,11 +39,9 @@ from scaler_worker.worker.ordered_replies import OrderedReplies
 from scaler_worker.worker.output import CapturedOutput
 from scaler_worker.worker.preload import Preload
 from scaler_worker.worker.result_pipe import ResultPipe
-from scaler_worker.worker.runner import CALLING_CODE, SAMPLE_UNTIL, RetiredError, Runner
+from scaler_worker.worker.runner import CALLING_CODE, RetiredError, Runner
 from scaler_worker.worker.sampler import Sampler
 
-DESCRIPTORS: Final = 4
-RECEIVE_SIZE: Final = 2 * DATAGRAM_LIMIT
 OBJECT_SECONDS: Final = 1.0
 """Idle time of cached objects: they are evicted after one to two times this."""
 FUNCTION_SECONDS: Final = 300.0

@@ -35,6 +35,7 @@ from scaler_protocol.outputs import TRACEBACK, StreamOutput
 from scaler_protocol.profiles import LONGEST_TRANSFER_US
 from scaler_protocol.result_sizes import limit_of
 from scaler_protocol.tracebacks import excerpt, traceback_text
+from scaler_worker.ipc.cells import REVOKED, RUN, STARTED
 from scaler_worker.ipc.frames import (
     CALL_FLAGS,
     DEFINE,
@@ -64,11 +65,6 @@ from scaler_worker.worker.output_prefixes import PrefixedLines
 if TYPE_CHECKING:
     from scaler_worker.worker.ordered_replies import OrderedReplies, PendingReply
 
-RUN: Final = 0
-STARTED: Final = 1
-REVOKED: Final = 2
-SAMPLE_UNTIL: Final = 3
-"""Indexes of a worker's cells: current run, its start (monotonic nanoseconds), revoked sequence, end of a profile."""
 EVERYTHING: Final = 2**64 - 1
 """Revokes every datagram."""
 INLINE_MOST: Final = 2**32 - 1
