@@ -18,10 +18,10 @@ def test_one_session_stays_whole() -> None:
 
 def test_done_is_cut() -> None:
     profiles = [Profile(at, 0, 0, 0, 0, 0).packed() for at in range(3)]
-    done = Done([A, B, A + 1], [0, 1, 2], Payloads([b"a", b"b", b"c"]), [7, 8, 9], [1, 2], b"".join(profiles), "w")
+    done = Done([A, B, A + 1], [0, 1, 2], Payloads([b"a", b"b", b"c"]), [7, 8, 9], [1, 2], b"".join(profiles), ["w"])
     assert dict(by_session(done)) == {
-        1: Done([A, A + 1], [0, 2], Payloads([b"a", b"c"]), [7, 9], [1], profiles[0] + profiles[2], "w"),
-        2: Done([B], [1], Payloads([b"b"]), [8], [0], profiles[1], "w"),
+        1: Done([A, A + 1], [0, 2], Payloads([b"a", b"c"]), [7, 9], [1], profiles[0] + profiles[2], ["w"]),
+        2: Done([B], [1], Payloads([b"b"]), [8], [0], profiles[1], ["w"]),
     }
     bare = Done([A, B], [0, 1], Payloads([b"a", b"b"]))
     assert dict(by_session(bare))[2] == Done([B], [1], Payloads([b"b"]), [], [])
