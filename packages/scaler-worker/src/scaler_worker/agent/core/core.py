@@ -265,8 +265,11 @@ class AgentCore:
 
     def is_swept(self, number: int) -> bool:
         """Whether the results of this worker are read at intervals, many per wake-up, instead of each at once."""
-        worker = self.workers.by_number.get(number)
-        return worker is not None and any(datagram.is_swept for datagram in worker.datagrams)
+        if worker := self.workers.by_number.get(number):
+            for datagram in worker.datagrams:
+                if datagram.is_swept:
+                    return True
+        return False
 
     def sweep_seconds(self, numbers: Iterable[int]) -> float:
         """How long the results of these workers may stay unread before one of them could run out of work."""

@@ -60,6 +60,8 @@ class Workers:
         """Whether workers are missing and will be started at `_start_at`."""
         self.balance_at = math.inf
         """When to `balance` next if no event arrives before."""
+        self._is_balanced = False
+        """Whether workers that only begin or end runs leave `balance` nothing to do."""
 
     def __iter__(self) -> Iterator[WorkerRecord]:
         return iter(list(self.by_number.values()))
@@ -70,6 +72,7 @@ class Workers:
         if number in self.refillable:
             del self.refillable[number]
         if worker.state in (WorkerState.STARTING, WorkerState.STOPPING, WorkerState.DRAINING):
+            self._is_balanced = False
             self.idle.pop(number, None)
             self.running.discard(number)
             self.blocked.discard(number)
@@ -85,7 +88,7 @@ class Workers:
         if number in self.idle:
             del self.idle[number]
         if worker.blocked:
-            worker.state = WorkerState.BLOCKED
+            worker.state, self._is_balanced = WorkerState.BLOCKED, False
             self.running.discard(number)
             self.blocked.add(number)
             return
@@ -100,7 +103,7 @@ class Workers:
         """The worker is ready for tasks."""
         if worker.state != WorkerState.STARTING:
             return None
-        worker.pid, worker.state = pid, WorkerState.IDLE
+        worker.pid, worker.state, self._is_balanced = pid, WorkerState.IDLE, False
         self._failed, self._any_ready, self._backoff = 0, True, 0.0
         self.reindex(worker, now)
         if self._failing_since < math.inf:
@@ -146,7 +149,7 @@ class Workers:
 
     def drain_all(self, now: float) -> list[WorkerRecord]:
         """Drain every worker; returns those that were not draining or stopping before."""
-        self.slots = 0
+        self.slots, self._is_balanced = 0, False
         drained = [
             worker
             for worker in self.by_number.values()
@@ -164,7 +167,7 @@ class Workers:
         """
         if not slots:
             return self.drain_all(now)
-        self.slots = slots
+        self.slots, self._is_balanced = slots, False
         order = (WorkerState.STARTING, WorkerState.IDLE, WorkerState.RUNNING)
         usable = [worker for state in order for worker in self.by_number.values() if worker.state == state]
         usable.sort(key=lambda worker: bool(worker.gpu))
@@ -229,6 +232,8 @@ class Workers:
 
     def balance(self, waiting: int, now: float) -> list[AgentEffect]:
         """Start workers for empty slots; end workers that are drained or idle for too long."""
+        if self._is_balanced and not self.missing_gpus:
+            return []
         effects: list[AgentEffect] = []
         usable = len(self.by_number) - len(self.blocked) - len(self.draining)
         # With blocked parents, keep one more worker than can be used, so that the next parent to block need not wait.
@@ -244,6 +249,7 @@ class Workers:
         self.balance_at = self._start_at if self._missing else math.inf
         if (spares := len(self.idle) + len(self.running) - self.slots) > 0:
             effects += self._end_spares(spares, now)
+        self._is_balanced = not (spares > 0 or self._missing or self.blocked or self.draining)
         return effects
 
     def _end_spares(self, spares: int, now: float) -> list[AgentEffect]:
@@ -296,4 +302,7 @@ class Workers:
             assert sequences == sorted(sequences)
             assert all(0 <= datagram.at < len(datagram.entries) for datagram in worker.datagrams)
         assert self.draining.keys() <= self.by_number.keys() and self.slots >= 0
+        if self._is_balanced:
+            assert len(self.by_number) >= self.slots >= len(self.idle) + len(self.running)
+            assert not (self.blocked or self.draining)
         assert len(set(self._free_numbers) | set(self.by_number)) == len(self._free_numbers) + len(self.by_number)
