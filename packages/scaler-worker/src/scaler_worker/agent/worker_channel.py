@@ -88,8 +88,12 @@ class WorkerChannel:
         """
         backlog = self._backlog
         while backlog:
+            datagram = backlog[0]
             try:
-                self._send(backlog[0])
+                if len(datagram) <= DIRECT_LIMIT:
+                    self._tasks.send(datagram)
+                else:
+                    self._send_as_file(datagram)
             except BlockingIOError:
                 return False
             except (BrokenPipeError, ConnectionResetError):
@@ -98,10 +102,7 @@ class WorkerChannel:
             backlog.popleft()
         return True
 
-    def _send(self, datagram: bytes) -> None:
-        if len(datagram) <= DIRECT_LIMIT:
-            self._tasks.send(datagram)
-            return
+    def _send_as_file(self, datagram: bytes) -> None:
         descriptor = os.memfd_create("scaler-task", os.MFD_CLOEXEC)
         try:
             at = 0
