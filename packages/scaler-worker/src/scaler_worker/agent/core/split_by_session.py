@@ -41,7 +41,7 @@ def cut_done(done: Done, positions: Sequence[int]) -> Done:
         _pick(done.runs, positions),
         [new for new, position in enumerate(positions) if position in stored],
         b"".join(profiles[position * size : (position + 1) * size] for position in positions),
-        *agent_columns(done.agent_of(position) for position in positions),
+        *(agent_columns(done.agent_of(position) for position in positions) if done.agents else ()),
     )
 
 
