@@ -6,6 +6,7 @@ import pytest
 
 from scaler_protocol.addresses import Address
 from scaler_protocol.messages import Group
+from scaler_scheduler.relay.core import JOIN_SECONDS
 from world.cluster import World, plans
 from world.plans import FUNCTION, Plan
 from world.relays import RELAY_ADDRESS
@@ -30,6 +31,18 @@ def test_tasks_run_on_the_hosts_of_a_relay() -> None:
     assert {execution.host for execution in world.history} == {"host0", "host1", "host2"}
     assert all(len(world.executions(future)) == 1 for future in futures)
     assert [agent.workers for agent in world.scheduler.core.state.agents.values()] == [6]
+    world.rest(30.0)
+
+
+def test_an_outcome_does_not_wait_for_company_that_cannot_come() -> None:
+    """Otherwise each of many calls that follow one another, as along a chain of a graph, takes as long as that wait."""
+    world = relayed()
+    began = world.now
+    for _ in range(20):
+        (future,) = world.client.submit(*plans(1, 0.0))
+        world.until(future.outcome)
+    assert world.now - began < 20 * JOIN_SECONDS / 2
+    world.finish()
     world.rest(30.0)
 
 

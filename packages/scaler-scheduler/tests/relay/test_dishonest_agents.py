@@ -175,8 +175,7 @@ def test_only_the_agent_that_was_asked_gives_an_outcome_again(relay: Relay) -> N
     assert len(sent_up(relay.says(owner, outcome(b"true")), Done)) == 1
     assert Send(owner, Resend(TASKS[:1])) in relay.hears(Resend(TASKS[:1]))
     assert not sent_up(relay.says(other, outcome(b"false")), Done)
-    relay.says(owner, outcome(b"true"))
-    (again,) = sent_up(list(relay.core.settle(2.0)), Done)
+    (again,) = sent_up([*relay.says(owner, outcome(b"true")), *relay.core.settle(2.0)], Done)
     assert isinstance(again, Done)
     assert (list(again.results), list(again.runs)) == ([b"true"], [SCHEDULER])
 

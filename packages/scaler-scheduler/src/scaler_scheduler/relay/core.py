@@ -73,7 +73,7 @@ from scaler_scheduler.requirements import describe_runtime, runtime_of
 PERMITTED: Final = {Role.AGENT: SCHEDULER_PERMITS[Role.AGENT]}
 """Messages that peers may send to a relay; all are agents."""
 JOIN_SECONDS: Final = 0.01
-"""After outcomes were sent to the scheduler, further ones are collected for so long."""
+"""After outcomes were sent to the scheduler, further ones are collected for so long, if any can come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,7 +492,7 @@ class RelayCore:
         if not self._workers and self.leases.runs:
             self._give_back([task for task in self.leases.runs if self._waits(task)], now)
         self._settle_core(now)
-        if self._outcomes and now >= self._outcomes_at:
+        if self._outcomes and (now >= self._outcomes_at or not self._has_work()):
             self._outcomes_at = now + JOIN_SECONDS
             outcomes, self._outcomes = self._outcomes, OutcomeBatch()
             for message in outcomes.messages():
@@ -501,6 +501,10 @@ class RelayCore:
             self._end("all of its hosts were drained", failed=False)
         out, self._out = self._out, []
         return out
+
+    def _has_work(self) -> bool:
+        """Whether tasks have not ended, whose outcomes others can wait for."""
+        return bool(self._state.waiting.count) or any(agent.runs for agent in self._state.agents.values())
 
     def _settle_core(self, now: float) -> None:
         """Have the core decide; what it sends to clients goes up."""
