@@ -26,6 +26,7 @@ from scaler_protocol.schema import struct
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import SchedulerCore
 from scaler_scheduler.core.foreign_runtimes import PATIENCE_SECONDS
+from scaler_scheduler.core.peers import RESIZED_SECONDS
 from scaler_scheduler.core.permissions import PERMITTED
 from scaler_scheduler.core.queue import AGEING_SECONDS
 from scaler_scheduler.core.records import SessionRecord
@@ -211,6 +212,18 @@ def test_runs_that_were_given_up_on_a_worker_are_counted_and_queued_ones_are_not
     for run in driver.take(again, messages.Run):
         attempts.update(zip(run.tasks, run.attempts or [1] * len(run.tasks), strict=True))
     assert attempts == {running: 2, queued: 1}
+
+
+def test_an_agent_that_reports_many_sizes_is_logged_once_a_second(driver: SchedulerDriver) -> None:
+    """A line for each would fill the disk."""
+    agent, other = driver.agent(b"one", workers=4), driver.agent(b"two", workers=4)
+    before = len(driver.logs)
+    for size in (*[5, 4] * 50, 2):
+        driver.feed(agent, Resized(size))
+    driver.feed(other, Resized(3), Resized(4))
+    assert driver.logs[before:] == []
+    driver.later(RESIZED_SECONDS)
+    assert driver.logs[before:] == ["agent one has 2 workers, 4 before"]
 
 
 def test_the_outcome_of_a_run_given_up_for_lost_counts_if_it_is_first(driver: SchedulerDriver) -> None:

@@ -301,7 +301,7 @@ class SchedulerCore:
         self.state.send(peer, Reasons(event.task, self.why(event.task, now)))
 
     def _resized(self, peer: bytes, event: Resized, now: float) -> None:
-        self._peers.resized(self._agent(peer), event)
+        self._peers.resized(self._agent(peer), event, now)
 
     def _list_tasks(self, peer: bytes, event: ListTasks, now: float) -> None:
         self._named_sessions.list(peer, self._peers.clients.get(peer), event, now, any_key=peer in self._operators)

@@ -7,6 +7,7 @@ a client its session begins and ends, unless the session has a name; with an age
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -36,6 +37,8 @@ from scaler_scheduler.core.task_credits import TaskCredits
 from scaler_scheduler.core.worker_queries import WorkerQueries
 from scaler_scheduler.requirements import runtime_of, worker_class_of
 
+RESIZED_SECONDS = 1.0
+"""How long changes of the numbers of workers are collected before they are logged: an agent may report many."""
 _ROLES = (Role.CLIENT, Role.AGENT, Role.OPERATOR, Role.MANAGER)
 
 
@@ -65,6 +68,9 @@ class Peers:
         self._process_queries = ProcessQueries(state)
         self._absent_until: float | None = None
         """After a restart: when clients of the earlier incarnation that have not come back are given up."""
+        self._resized: dict[AgentRecord, int] = {}
+        """How many workers agents had whose changes are to be logged, at `_log_sizes_at`."""
+        self._log_sizes_at = math.inf
         self._key_of = key_of
         self._shares: dict[bytes, KeyShare] = {}
         """By key; as many as there are keys of clients."""
@@ -271,6 +277,7 @@ class Peers:
         objects_left: int = 0,
     ) -> None:
         agent = self._state.agents.pop(peer)
+        self._resized.pop(agent, None)
         charged = charged and not agent.relay_incarnation  # its agents run on
         self._managers.agent_changed(agent)
         self._dispatch.left(agent)
@@ -297,7 +304,9 @@ class Peers:
             self._absent_until = now + self._state.config.client_timeout_seconds
 
     def settle(self, now: float) -> None:
-        """Give up clients of the earlier incarnation that have not come back in time."""
+        """Give up clients of the earlier incarnation that have not come back in time; log changes of agents."""
+        if now >= self._log_sizes_at:
+            self._log_sizes()
         if self._absent_until is None or now < self._absent_until:
             return
         self._absent_until = None
@@ -310,16 +319,21 @@ class Peers:
 
     def due(self) -> float | None:
         """When `settle` has something to do."""
-        return self._absent_until
+        times = [self._absent_until, self._log_sizes_at if self._log_sizes_at < math.inf else None]
+        return min([time for time in times if time is not None], default=None)
 
-    def resized(self, agent: AgentRecord, event: Resized) -> None:
+    def _log_sizes(self) -> None:
+        resized, self._resized, self._log_sizes_at = self._resized, {}, math.inf
+        for agent, before in resized.items():
+            if agent.workers != before:
+                text = f"agent {agent.name or agent.host} has {counted(agent.workers, 'worker')}, {before} before"
+                self._state.log(text, EventKind.AGENT, subject=agent.host)
+
+    def resized(self, agent: AgentRecord, event: Resized, now: float) -> None:
         """Workers of an agent were drained or added."""
         if event.workers != agent.workers:
-            self._state.log(
-                f"agent {agent.name or agent.host} has {counted(event.workers, 'worker')}, {agent.workers} before",
-                EventKind.AGENT,
-                subject=agent.host,
-            )
+            self._resized.setdefault(agent, agent.workers)
+            self._log_sizes_at = min(self._log_sizes_at, now + RESIZED_SECONDS)
         if agent.is_draining != (not event.workers):
             self._managers.agent_changed(agent)
         agent.workers = event.workers
