@@ -917,6 +917,18 @@ def test_kept_until_released() -> None:
     assert host.outcomes == Counter({runs[0]: 1, runs[1]: 2, runs[2]: 2})
 
 
+def test_an_outcome_that_waits_for_company_is_not_in_its_message_again() -> None:
+    """A message that names a run twice is malformed, and its agent would have to end."""
+    host = Host(1)
+    host.ready_all()
+    [run] = host.run(1)
+    host.core.handle(0, RunsEnded([run], [Status.VALUE], [5], [NO_PROFILE], [b"result"], []), host.now)
+    for _ in range(2):
+        host.core.handle(SCHEDULER, Resend([SESSION + run]), host.now)
+    host.settle()
+    assert host.outcomes == Counter([run])
+
+
 def test_an_object_that_nobody_wants_is_told_of_all_the_same() -> None:
     host = Host(1)
     host.ready_all()

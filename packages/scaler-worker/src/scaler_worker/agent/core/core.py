@@ -306,8 +306,9 @@ class AgentCore:
         self.in_flight.give_back(run_ids((*limited, *entries)))
 
     def _resend(self, message: Resend, now: float) -> None:
+        unsent = self._results.unsent_runs()
         for task in message.tasks:
-            if row := self.in_flight.kept.get(task):
+            if (row := self.in_flight.kept.get(task)) and row[0] not in unsent:
                 self._results.append(task, row)
 
     def _release(self, message: Release, now: float) -> None:

@@ -111,6 +111,10 @@ class ResultBuffer:
         run, status, payload, profile, stored = row
         self.extend((task,), (run,), (status,), (payload,), (profile,), (0,) if stored else (), len(payload))
 
+    def unsent_runs(self) -> set[int]:
+        """The runs in the messages that further outcomes may join: none may be in one message twice."""
+        return {run for columns in self._open.values() for run in columns.runs}
+
     def write(self, task: int, stream: int, text: bytes) -> None:
         """Add output of a task; it is sent before outcomes that are added later."""
         self._output.append((task, stream, text))
