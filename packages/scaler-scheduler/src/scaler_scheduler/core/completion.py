@@ -10,12 +10,13 @@ from typing import cast
 
 from scaler_protocol.errors import ScalerError, WorkerDiedError, describe, restore
 from scaler_protocol.ids import session_of
-from scaler_protocol.messages import Done, Ended, NeedInputs, Status, Submit
+from scaler_protocol.messages import Done, NeedInputs, Status, Submit
 from scaler_protocol.monitoring import EventKind
 from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.plurals import counted
 from scaler_protocol.profiles import NO_PROFILE, Profile, profile_at
+from scaler_scheduler.core.agent_releases import AgentReleases
 from scaler_scheduler.core.dependencies import Dependencies
 from scaler_scheduler.core.lost_runs import LostRuns, too_often
 from scaler_scheduler.core.named_session_record import NamedSession
@@ -36,11 +37,6 @@ from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.core.suspects import NOBODY, blame
 from scaler_scheduler.core.task_states import ASSIGNED, DONE, GONE, HELD, SECOND, WAITING, KeptOutcome, Outcome
 
-RELEASE_SECONDS = 0.05
-"""Releases, and Ended for watching sessions, are collected for this long, and for longer where many agents get them."""
-RELEASES_PER_SECOND = 500
-"""Messages with releases, beyond which they are collected for longer, up to LONGEST_RELEASE_SECONDS."""
-LONGEST_RELEASE_SECONDS = 1.0
 _SAMPLES = 3
 """Durations read per report."""
 
@@ -51,14 +47,12 @@ class Completion:
     def __init__(self, state: SchedulerState, recovery: Recovery) -> None:
         self._state = state
         self._recovery = recovery
-        self.dependencies = Dependencies(state, self._release, self.end_children)
+        self._releases = AgentReleases(state)
+        self.dependencies = Dependencies(state, self._releases.add, self.end_children)
         self.speculation = Speculation(state, self.end_children)
         self._lost_runs = LostRuns(state)
         self._batches: dict[bytes, OutcomeBatch] = {}
         """By owner."""
-        self._release_at: float | None = None
-        self._releases_from = 0.0
-        """When releases may be sent again."""
         self._unclaimed: dict[SessionRecord, list[int]] = {}
         """Ended tasks of named sessions that no client waits for."""
 
@@ -157,11 +151,7 @@ class Completion:
             profiles = b"".join([profile_of(report, position) for position in values])
             event_log.done(agent, [node.id for node in nodes], (Status.VALUE,) * len(nodes), profiles)
         if any(session.watched for session in sessions):
-            self._release_later(now)
-            for node in nodes:
-                session = node.group.session
-                if session.watched:
-                    self._state.ended_intermediates.setdefault(session, []).append(node.id)
+            self._releases.add_ended(nodes, now)
 
     def _sample_durations(
         self, agent: AgentRecord, records: Sequence[TaskRecord | None], report: Done, now: float
@@ -275,7 +265,7 @@ class Completion:
         """The outcome is not needed: release it if the agent keeps it, and have its session delete its object."""
         task = report.tasks[position]
         if report.statuses[position] <= Status.FAILED:
-            self._release(agent, task, now)
+            self._releases.add(agent, task, now)
         session = self._state.sessions.get(session_of(task)) if stored else None
         if session is not None:
             self._state.delete_objects(session, (report.results[position][:OBJECT_ID_BYTES],))
@@ -570,7 +560,7 @@ class Completion:
         if session.kept:
             for task in tasks:
                 session.kept.pop(task, None)
-        pop = session.tasks.pop
+        pop, agents = session.tasks.pop, self._releases.agents
         for task in tasks:
             record = pop(task, None)
             if record is None:
@@ -579,19 +569,9 @@ class Completion:
                 session.tasks[task] = record  # not ended, or needed by consumers
             elif record.agent is not None:
                 record.agent.released[task] = None
-                self._state.releasing[record.agent] = None
+                agents[record.agent] = None
         self._state.forget_nested((session.number,))
-        self._release_later(now)
-
-    def _release(self, agent: AgentRecord, task: int, now: float) -> None:
-        agent.released[task] = None
-        self._state.releasing[agent] = None
-        if self._release_at is None:
-            self._release_later(now)
-
-    def _release_later(self, now: float) -> None:
-        if self._release_at is None:
-            self._release_at = max(now + RELEASE_SECONDS, self._releases_from)
+        self._releases.added(now)
 
     def drop_messages(self) -> None:
         """Forget messages and ready tasks: a replay produced them, and they were sent and queued in the past."""
@@ -601,7 +581,7 @@ class Completion:
 
     def due(self) -> float | None:
         """When collected releases must be sent."""
-        return self._release_at
+        return self._releases.due()
 
     def post(self, now: float) -> None:
         """Send collected outcomes, releases and deletions."""
@@ -616,12 +596,4 @@ class Completion:
             for peer, batch in batches.items():
                 for message in batch.messages():
                     self._state.send(peer, message)
-        if self._release_at is not None and now >= self._release_at:
-            self._release_at = None
-            for session, ended in self._state.ended_intermediates.items():
-                self._state.send(session.peer, Ended(ended))
-            self._state.ended_intermediates.clear()
-            agents, self._state.releasing = self._state.releasing, {}
-            for agent in agents:
-                self._state.send_released(agent)
-            self._releases_from = now + min(LONGEST_RELEASE_SECONDS, len(agents) / RELEASES_PER_SECOND)
+        self._releases.post(now)

@@ -93,8 +93,6 @@ class SchedulerState:
         """Identities of agents that were told to drain and have not said Goodbye; the oldest beyond are forgotten."""
         self.withdrawn: dict[AgentRecord, list[int]] = {}
         """Runs that agents are told to stop with the next Withdraw."""
-        self.ended_intermediates: dict[SessionRecord, list[int]] = {}
-        """Intermediate nodes to report to sessions that watch them."""
         self.unused_objects: dict[SessionRecord, list[bytes]] = {}
         """Objects of forgotten intermediate nodes, to be deleted by their sessions."""
         self.ended_graphs: deque[GraphRecord] = deque(maxlen=ENDED_GRAPHS_LIMIT)
@@ -102,8 +100,6 @@ class SchedulerState:
         self.graphs_ended = 0
         self.offered: tuple[WorkerClass, ...] = ()
         """Worker classes that worker managers can start."""
-        self.releasing: dict[AgentRecord, None] = {}
-        """Agents that must be told of outcomes which they need not keep any more; some may be gone."""
         self.with_room, self.with_other_runs = dict[AgentRecord, None](), dict[AgentRecord, None]()
         """Connected agents: whose room may have changed since the last dispatch; that may have runs of no task."""
 
