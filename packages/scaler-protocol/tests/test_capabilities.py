@@ -45,6 +45,13 @@ def test_text(text: str, found: dict[str, int]) -> None:
     assert parse_capabilities(text) == found
 
 
+@pytest.mark.parametrize("value", [-2, 2**63])
+def test_a_quantity_that_is_too_small_or_too_big_is_told_the_limits(value: int) -> None:
+    """It is a whole number already."""
+    with pytest.raises(CapabilityError, match=r"from 0 to 9,223,372,036,854,775,807, or -1 for presence alone"):
+        capabilities({"a": value})
+
+
 @pytest.mark.parametrize("text", ["gpu=", "gpu=x", "gpu=1.5", "=1", " =1", "gpu,gpu=1", "gpu ,gpu", "gpu=-2"])
 def test_text_that_is_none(text: str) -> None:
     with pytest.raises(CapabilityError, match="capability"):

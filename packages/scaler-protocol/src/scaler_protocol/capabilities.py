@@ -27,7 +27,8 @@ def capabilities(given: Mapping[str, int] | None) -> Capabilities:
         if fault := CAPABILITY_NAME.fault(name):
             raise CapabilityError(f"the name of a capability {fault}")
         if isinstance(value, bool) or CAPABILITY_VALUE.fault(value):
-            raise CapabilityError(f"capability {name}={shown(value)}: give a whole number, or -1 for presence alone")
+            wanted = f"a whole number from 0 to {CAPABILITY_VALUE.most:,}, or -1 for presence alone"
+            raise CapabilityError(f"capability {name}={shown(value)}: give {wanted}")
     return tuple(sorted((name, int(value)) for name, value in given.items()))
 
 
