@@ -194,6 +194,19 @@ def test_only_the_scheduler_counts_and_repeats_runs_that_are_lost_with_a_worker(
     assert list(relay.runs(1)) != [], "it may come again"
 
 
+def test_an_outcome_that_is_given_twice_is_once_in_a_message(relay: Relay) -> None:
+    """A message that names a run twice is malformed, and its relay would have to end."""
+    agent = relay.joins(b"a")
+    run, _ = relay.runs(2)[agent].values()
+    outcome = Done(TASKS[:1], [Status.VALUE], Payloads([b"r"]), [run], profiles=NO_PROFILE)
+    relay.says(agent, outcome)
+    for _ in range(2):
+        relay.hears(Resend(TASKS[:1]))
+        relay.says(agent, outcome)
+    (again,) = sent_up(list(relay.core.settle(2.0)), Done)
+    assert isinstance(again, Done) and list(again.runs) == [SCHEDULER]
+
+
 @pytest.mark.parametrize(
     ("differences", "reason"),
     [

@@ -60,6 +60,10 @@ class OutcomeBatch:
         self._profiles += [packed[at * size : (at + 1) * size] for at in known]
         self._agents += [report.agent_of(at) for at in known]
 
+    def runs(self) -> set[int]:
+        """The runs that were added with their outcomes: none may be in a message twice."""
+        return set(self._runs)
+
     def add_report(self, report: Done) -> None:
         """Add all outcomes of a report. It stays as it is if it is the only one, and loses its runs otherwise."""
         self._reports.append(report)

@@ -303,7 +303,8 @@ class RelayCore:
     def _done(self, peer: bytes, event: Done, now: float) -> None:
         check_done(event)
         if asked := self.earlier.answered(peer, event):
-            self._outcomes.add_runs(event, asked)
+            unsent = self._outcomes.runs()
+            self._outcomes.add_runs(event, {task: run for task, run in asked.items() if run not in unsent})
             event = _without(event, asked)
         if not event.tasks:
             return
