@@ -11,13 +11,14 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import CancelledError, as_completed, wait
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
-from scaler_protocol.errors import ClientQuitError, NestingLimitError, TaskTimeoutError
+from scaler_protocol.errors import ClientQuitError, NestingLimitError, TaskTimeoutError, WorkerDiedError
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
 from support.tasks import (
@@ -286,6 +287,29 @@ def test_a_nested_client_that_fails_is_replaced(single_client: Client) -> None:
     assert single_client.submit(fail, 3).result(MINUTE) == 100_016
     assert single_client.submit(fail, 4).result(MINUTE) == 100_025
     assert single_client.submit(use, single_client, 5).result(MINUTE) == 25
+
+
+def test_calls_on_every_worker_do_not_keep_nested_tasks_from_their_slots(client: Client) -> None:
+    def tree(client: Client, depth: int) -> int:
+        time.sleep(0.02)
+        return 1 + sum(client.map(tree, [client] * 2, [depth - 1] * 2)) if depth else 1
+
+    over = threading.Event()
+
+    def everywhere() -> None:
+        while not over.is_set():
+            with suppress(WorkerDiedError):  # there are more workers only while parents wait
+                client.run(os.getpid)
+
+    calls = threading.Thread(target=everywhere)
+    calls.start()
+    trees = [client.submit(tree, client, 3) for _ in range(4)]
+    try:
+        assert [each.result(SECONDS) for each in trees] == [15] * 4
+    finally:
+        over.set()
+    calls.join(SECONDS)
+    assert not calls.is_alive()
 
 
 def test_a_fork_of_a_task_has_a_client_of_its_own_by_the_address(client: Client, cluster: LocalCluster) -> None:

@@ -267,7 +267,10 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Runs whose tasks begin or stop to wait for other tasks; a blocked run does not occupy a worker's slot."""
+    """Runs that do not occupy a worker's slot, or do so again.
+
+    Their tasks wait for tasks of their own, or only a worker whose task does so may run them.
+    """
 
     COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = (("runs", "blocked"),)
 

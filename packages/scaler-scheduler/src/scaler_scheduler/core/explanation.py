@@ -20,6 +20,7 @@ from scaler_protocol.tracebacks import headline
 from scaler_protocol.units import duration
 from scaler_protocol.waiting import WaitReasons
 from scaler_scheduler.core.event_log import capability_text
+from scaler_scheduler.core.pinned import is_pinned
 from scaler_scheduler.core.queue import AGEING_SECONDS, QUANTUM
 from scaler_scheduler.core.records import LaneRecord, SessionRecord, TaskRecord
 from scaler_scheduler.core.state import SchedulerState
@@ -95,6 +96,8 @@ def _where(record: TaskRecord, now: float) -> str:
     if agent is None:
         return "it is on its way to a host"
     name = agent.name or agent.host
+    if record.run in agent.blocked and is_pinned(record) and record.run not in agent.running:
+        return f"it waits on {name} for the only worker that may run it, whose task waits for tasks of its own"
     if record.run in agent.blocked:
         return f"it runs on {name}, and waits for tasks that it has submitted"
     if record.run in agent.running:

@@ -1261,6 +1261,37 @@ def test_a_pinned_run_fails_with_its_worker() -> None:
     assert host.status[runs[0]] == Status.VALUE
 
 
+def test_a_pinned_run_behind_a_blocked_one_takes_no_slot() -> None:
+    """The scheduler would find no room for the children that the blocked one waits for."""
+    host = Host(1)
+    host.ready_all()
+    [parent] = host.run(1)
+    host.workers[0].begin()
+    [early] = host.run(1, **pinned(1000))
+    assert not any(isinstance(message, Blocked) for message in host.sent)
+    host.handle(0, Blocked((parent,), (True,)))
+    [late] = host.run(1, **pinned(1000))
+    assert told_blocked(host) == {parent: True, early: True, late: True}
+    host.sent.clear()
+    host.handle(SCHEDULER, LinkUp(Welcome(5), False))
+    assert told_blocked(host) == {parent: True, early: True, late: True}
+    host.sent.clear()
+    host.handle(0, Blocked((parent,), (False,)))
+    host.step(0)
+    assert told_blocked(host) == {parent: False, early: False}, "the worker has begun with the first one"
+    host.drain()
+    assert told_blocked(host)[late] is False
+    assert {run: host.status[run] for run in (parent, early, late)} == dict.fromkeys(
+        (parent, early, late), Status.VALUE
+    )
+
+
+def told_blocked(host: Host) -> dict[int, bool]:
+    """What the scheduler was told last of each run."""
+    told = [message for message in host.sent if isinstance(message, Blocked)]
+    return {run: flag for message in told for run, flag in zip(message.runs, message.blocked, strict=True)}
+
+
 def test_a_pinned_run_is_withdrawn_parked_and_told_to_another_scheduler() -> None:
     host = Host(1)
     host.ready_all()

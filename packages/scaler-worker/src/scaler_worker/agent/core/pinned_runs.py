@@ -13,6 +13,8 @@ class PinnedRuns:
 
     def __init__(self) -> None:
         self.runs: dict[int, deque[Entry]] = {}
+        self.told: set[int] = set()
+        """Those of which the scheduler knows that they wait for a blocked worker, and so take no slot."""
 
     def __contains__(self, pid: object) -> bool:
         return pid in self.runs
@@ -39,6 +41,7 @@ class PinnedRuns:
         """Remove and return the next run of a worker; there must be one."""
         runs = self.runs[pid]
         entry = runs.popleft()
+        self.told.discard(entry[RUN])
         if not runs:
             del self.runs[pid]
         return entry
@@ -46,6 +49,7 @@ class PinnedRuns:
     def remove(self, runs: Collection[int]) -> list[Entry]:
         """Remove and return those of `runs` that wait here."""
         removed = [entry for entry in self if entry[RUN] in runs]
+        self.told.difference_update(runs)
         for entry in removed:
             waiting = self.runs[entry[GROUP].pid]
             waiting.remove(entry)
