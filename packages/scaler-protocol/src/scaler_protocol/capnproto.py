@@ -11,7 +11,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from scaler_protocol.errors import MalformedMessageError
@@ -23,10 +22,8 @@ OFFSET_SHIFT = 2
 Write = Callable[[Any], Written]
 Read = Callable[["Reader", int, int, int], Any]
 """Reads what a pointer leads to; the pointer is followed by its place."""
-Take = Callable[[bytes], Any]
-"""Takes a value out of a frame that is known to have it."""
-Find = Callable[["Reader", int, int, int], Take]
-"""Follows a pointer to a value without pointers of its own."""
+Take = Callable[[bytes, int, int], Any]
+"""Takes a list without pointers out of a frame, from its beginning and the number of its entries."""
 
 _LIST = 1
 _FAR = 2
@@ -308,14 +305,12 @@ def _segments(frame: bytes) -> list[tuple[int, int]]:
     return segments
 
 
-def _find_bytes(reader: Reader, pointer: int, at: int, segment: int) -> Take:
-    start, _, count = reader.list(pointer, at, segment, _BYTES_LIST, 1)
-    return itemgetter(slice(start, start + count))
+def _take_bytes(frame: bytes, start: int, count: int) -> bytes:
+    return frame[start : start + count]
 
 
-def _find_text(reader: Reader, pointer: int, at: int, segment: int) -> Take:
-    start, _, count = reader.list(pointer, at, segment, _BYTES_LIST, 1)
-    return lambda frame: _text(frame[start : start + count])
+def _take_text(frame: bytes, start: int, count: int) -> str:
+    return _text(frame[start : start + count])
 
 
 def _text(written: bytes) -> str:
@@ -334,33 +329,44 @@ def _read_data(reader: Reader, pointer: int, at: int, segment: int) -> tuple[byt
     return tuple([frame[start:end] for start, end in reader.blobs(pointer, at, segment)])
 
 
-def _find_numbers(number: _Number) -> Find:
-    code, size, list_size = number
+def _take_numbers(number: _Number) -> Take:
+    code = number.code
 
-    def find_list(reader: Reader, pointer: int, at: int, segment: int) -> Take:
-        start, _, count = reader.list(pointer, at, segment, list_size, size)
-        return struct.Struct(f"<{start}x{count}{code}").unpack_from
+    def take_list(frame: bytes, start: int, count: int) -> tuple[Any, ...]:
+        return _list_of(count, code).unpack_from(frame, start)
 
-    return find_list
-
-
-def _find_flags(reader: Reader, pointer: int, at: int, segment: int) -> Take:
-    start, _, count = reader.list(pointer, at, segment, _BITS_LIST, 0)
-
-    def take(frame: bytes) -> tuple[bool, ...]:
-        return tuple(bool(frame[start + (position >> 3)] >> (position & 7) & 1) for position in range(count))
-
-    return take
+    return take_list
 
 
-BLOBS: dict[str, tuple[Write, Find]] = {"text": (_write_text, _find_text), "data": (_write_bytes, _find_bytes)}
+def _take_flags(frame: bytes, start: int, count: int) -> tuple[bool, ...]:
+    return tuple(bool(frame[start + (position >> 3)] >> (position & 7) & 1) for position in range(count))
+
+
+class Plain(NamedTuple):
+    """A type of list without pointers."""
+
+    write: Write
+    list_size: int
+    """The number of the size of its entries in pointers."""
+    size: int
+    """Bytes of an entry, 0 for a bit."""
+    take: Take
+
+
+BLOBS = {
+    "text": Plain(_write_text, _BYTES_LIST, 1, _take_text),
+    "data": Plain(_write_bytes, _BYTES_LIST, 1, _take_bytes),
+}
 """Texts and bytes."""
 
-LISTS: dict[str, tuple[Write, Find]] = {
-    "bool": (_write_flags, _find_flags),
-    **{name: (_write_numbers(number), _find_numbers(number)) for name, number in NUMBERS.items()},
+LISTS = {
+    "bool": Plain(_write_flags, _BITS_LIST, 0, _take_flags),
+    **{
+        name: Plain(_write_numbers(each), each.list_size, each.size, _take_numbers(each))
+        for name, each in NUMBERS.items()
+    },
 }
-"""Lists without pointers, by the type of their entries."""
+"""Lists of booleans and numbers, by the type of their entries."""
 
 BLOB_LISTS: dict[str, tuple[Write, Read]] = {
     "text": (write_blobs(_write_text), _read_texts),

@@ -78,12 +78,12 @@ class _Layout(NamedTuple):
     pointer leads to another one.
     """
 
-    found: Sequence[tuple[str, capnproto.Take, int, _Fits | None]]
-    """Values without pointers."""
-    lists: Sequence[tuple[str, capnproto.Read, int, int, int, _Fits | None]]
-    """Lists of blobs: how to read them, the pointer and its place, and the most entries."""
+    plain: list[tuple[str, capnproto.Take, int, int, int, _Fits | None]]
+    """Lists without pointers: how they are taken, their beginnings and entries, and the most entries."""
+    lists: list[tuple[str, capnproto.Read, int, int, int, _Fits | None]]
+    """Lists of blobs: how they are read, the pointers and their places, and the most entries."""
     size: int
-    """Bytes of the values without pointers."""
+    """Bytes of the lists without pointers."""
 
 
 class _Struct:
@@ -176,8 +176,8 @@ class _Struct:
             layout = self._layout(reader, table, place, segment)
         attribute = ""
         try:
-            for attribute, take, longest, fits in layout.found:
-                values[attribute] = value = take(frame)
+            for attribute, take, start, count, longest, fits in layout.plain:
+                values[attribute] = value = take(frame, start, count)
                 if len(value) > longest or (fits is not None and value and not fits(value)):
                     raise self._out_of_limits(attribute, value)
             for attribute, read, pointer, place, longest, fits in layout.lists:
@@ -193,20 +193,19 @@ class _Struct:
 
     def _layout(self, reader: Reader, table: tuple[int, ...], place: int, segment: int) -> _Layout:
         """Follow the pointers of a table."""
-        found, lists, before = [], [], reader.allowance
-        at = place
-        for (attribute, find, read, longest, fits), pointer in zip(self.reads, table, strict=False):
-            if pointer and find is not None:
-                found.append((attribute, find(reader, pointer, at, segment), longest, fits))
+        layout, before, at = _Layout([], [], 0), reader.allowance, place
+        for (attribute, plain, read, longest, fits), pointer in zip(self.reads, table, strict=False):
+            if pointer and plain is not None:
+                start, _, count = reader.list(pointer, at, segment, plain.list_size, plain.size)
+                layout.plain.append((attribute, plain.take, start, count, longest, fits))
             elif pointer and read is not None:
-                lists.append((attribute, read, pointer, at, longest, fits))
+                layout.lists.append((attribute, read, pointer, at, longest, fits))
             at += 8
-        layout = _Layout(found, lists, before - reader.allowance)
         is_small = reader.is_whole and len(reader.frame) <= _KNOWN_LAYOUT_BYTES
         if is_small and not any(map(capnproto.is_far, table)):
             if len(self.layouts) >= _KNOWN_LAYOUTS:
                 self.layouts.clear()
-            self.layouts[table, place, len(reader.frame)] = layout
+            self.layouts[table, place, len(reader.frame)] = layout._replace(size=before - reader.allowance)
         return layout
 
     def _read_data(self, frame: bytes, at: int, words: int, values: dict[str, Any]) -> None:
@@ -358,21 +357,21 @@ def _values_of(attributes: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
     return lambda source: tuple([getattr(source, attribute) for attribute in attributes])
 
 
-def _functions(field: _Field) -> tuple[capnproto.Write, capnproto.Find | None, capnproto.Read | None]:
-    """The functions that write the value of a pointer field, and that find it, or read it if it has pointers."""
+def _functions(field: _Field) -> tuple[capnproto.Write, capnproto.Plain | None, capnproto.Read | None]:
+    """How the value of a pointer field is written, and how it is taken out of a frame, or read if it has pointers."""
     if field.attribute == _GROUPS:
         return capnproto.write_blobs(_write_known_group), None, _read_groups
     kind = field.schema.kind
-    if kind == "payloads":
-        return _write_lengths, capnproto.LISTS[kind][1], None
     if field.schema.is_list and kind in capnproto.BLOB_LISTS:
         write, read = capnproto.BLOB_LISTS[kind]
         return write, None, read
-    return *(capnproto.LISTS if field.schema.is_list else capnproto.BLOBS)[kind], None
+    is_list = field.schema.is_list or kind == "payloads"
+    plain = (capnproto.LISTS if is_list else capnproto.BLOBS)[kind]
+    return _write_lengths if kind == "payloads" else plain.write, plain, None
 
 
-_WRITE_BYTES = capnproto.BLOBS["data"][0]
-_WRITE_LENGTHS = capnproto.LISTS["payloads"][0]
+_WRITE_BYTES = capnproto.BLOBS["data"].write
+_WRITE_LENGTHS = capnproto.LISTS["payloads"].write
 _READ_DATA = capnproto.BLOB_LISTS["data"][1]
 
 
