@@ -291,7 +291,6 @@ def test_a_nested_client_that_fails_is_replaced(single_client: Client) -> None:
 
 def test_calls_on_every_worker_do_not_keep_nested_tasks_from_their_slots(client: Client) -> None:
     def tree(client: Client, depth: int) -> int:
-        time.sleep(0.02)
         return 1 + sum(client.map(tree, [client] * 2, [depth - 1] * 2)) if depth else 1
 
     over = threading.Event()

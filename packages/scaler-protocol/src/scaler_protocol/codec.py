@@ -144,7 +144,7 @@ class _Struct:
                 if len(value) > longest or (fits is not None and not fits(value)):
                     raise ValueError(attribute)
                 pointer, written = write(value)
-                table[place] = pointer | after - place << capnproto.OFFSET_SHIFT
+                table[place] = pointer | (after - place) << capnproto.OFFSET_SHIFT
                 content.append(written)
                 after += len(written) >> 3
                 if type(value) is Payloads:

@@ -587,7 +587,7 @@ class AgentRecord:
 
     @property
     def active(self) -> int:
-        """Runs that occupy a worker or wait for one: all but those that wait for nested tasks."""
+        """Runs that occupy a worker's slot or wait for one: all but blocked ones (see `messages.Blocked`)."""
         return len(self.runs) - len(self.blocked)
 
     def on_workers(self, unsent: AbstractSet[int] = frozenset()) -> set[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection
 from typing import Final
 
 from scaler_protocol.errors import WorkerDiedError, describe
@@ -12,7 +11,7 @@ from scaler_protocol.ids import SESSION_BITS
 from scaler_protocol.messages import Blocked, Status, WorkerState
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.in_flight import InFlight
-from scaler_worker.agent.core.records import GROUP, RUN, SEPARATE_MICROSECONDS, TASK, WorkerRecord, run_ids
+from scaler_worker.agent.core.records import GROUP, RUN, SEPARATE_MICROSECONDS, TASK, WorkerRecord
 from scaler_worker.agent.core.workers import Workers
 from scaler_worker.ipc import frames
 
@@ -135,21 +134,11 @@ class Assigning:
                     run, task, *_ = self._pinned.take(pid)
                     self._in_flight.fail(run, task, Status.FAILED, describe(error))
             elif not worker.datagrams:
-                begins = self._pinned.told.intersection(run_ids([self._pinned.runs[pid][0]]))
-                self._tell_blocked(begins, blocked=False)
+                if (run := self._pinned.next_run(pid)) in self._pinned.told_blocked:
+                    self._in_flight.send(Blocked((run,), (False,)))
                 self._in_flight.send_runs(worker, [self._pinned.take(pid)], now)
-            elif worker.blocked:
-                waiting = run_ids(self._pinned.runs[pid])
-                self._tell_blocked([run for run in waiting if run not in self._pinned.told], blocked=True)
-                self._pinned.told.update(waiting)
-
-    def _tell_blocked(self, runs: Collection[int], *, blocked: bool) -> None:
-        """Tell the scheduler that runs wait for a blocked worker, or no longer.
-
-        They take no slot meanwhile: the runs for which that worker waits need it.
-        """
-        if runs:
-            self._in_flight.send(Blocked(tuple(runs), [blocked] * len(runs)))
+            elif worker.blocked and (runs := self._pinned.newly_blocked(pid)):
+                self._in_flight.send(Blocked(runs, [True] * len(runs)))
 
     def _steal(self, now: float) -> None:
         """Work stealing: nothing waits and a worker is idle, so recall datagrams that other workers have not read."""

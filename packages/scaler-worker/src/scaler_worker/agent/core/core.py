@@ -345,7 +345,7 @@ class AgentCore:
         blocked = [entry[RUN] for worker in self.workers if worker.blocked and (entry := worker.next_entry())]
         if blocked:
             self.in_flight.send(Blocked(blocked, [True] * len(blocked)))
-        self.in_flight.pinned.told.clear()
+        self.in_flight.pinned.told_blocked.clear()
         self.in_flight.needed.update(dict.fromkeys(self.functions.missing_functions()))
 
     def _unfinished(self) -> list[Entry]:

@@ -13,8 +13,11 @@ class PinnedRuns:
 
     def __init__(self) -> None:
         self.runs: dict[int, deque[Entry]] = {}
-        self.told: set[int] = set()
-        """Those of which the scheduler knows that they wait for a blocked worker, and so take no slot."""
+        self.told_blocked: set[int] = set()
+        """Those that the scheduler has been told of: they wait for a blocked worker, and so take no slot.
+
+        The runs for which that worker waits need it.
+        """
 
     def __contains__(self, pid: object) -> bool:
         return pid in self.runs
@@ -37,11 +40,21 @@ class PinnedRuns:
                 (runs.appendleft if first else runs.append)(entry)
         return [entry for entry in entries if not entry[GROUP].pid]
 
+    def next_run(self, pid: int) -> int:
+        """The next run of a worker; there must be one."""
+        return self.runs[pid][0][RUN]
+
+    def newly_blocked(self, pid: int) -> list[int]:
+        """Those runs of a blocked worker that the scheduler has not been told of; it is told now."""
+        runs = [entry[RUN] for entry in self.runs[pid] if entry[RUN] not in self.told_blocked]
+        self.told_blocked.update(runs)
+        return runs
+
     def take(self, pid: int) -> Entry:
         """Remove and return the next run of a worker; there must be one."""
         runs = self.runs[pid]
         entry = runs.popleft()
-        self.told.discard(entry[RUN])
+        self.told_blocked.discard(entry[RUN])
         if not runs:
             del self.runs[pid]
         return entry
@@ -49,7 +62,7 @@ class PinnedRuns:
     def remove(self, runs: Collection[int]) -> list[Entry]:
         """Remove and return those of `runs` that wait here."""
         removed = [entry for entry in self if entry[RUN] in runs]
-        self.told.difference_update(runs)
+        self.told_blocked.difference_update(runs)
         for entry in removed:
             waiting = self.runs[entry[GROUP].pid]
             waiting.remove(entry)
