@@ -288,6 +288,12 @@ class Service:
         self._turns = ServiceTurn("Scheduler", listener, self.hub, self.core, lambda: None, lambda: 0.0)
         self.spent = 0.0
 
+    def saturate(self) -> None:
+        """Be as busy as a scheduler that does not keep up: time in turns is not part of virtual time."""
+        self.hub.busy = 1.0
+        if LONGER_WAITS:
+            self.core.note_busy(1.0)
+
     def turn(self, now: float) -> float:
         """Take a turn; returns when the next one is due."""
         began = time.thread_time()

@@ -16,10 +16,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from unittest import mock
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
 
 from scaler_client.core.core import ClientCore
+from scaler_io.service.server_loop import ServiceTurn
 from scaler_protocol.messages import Group
 from scaler_scheduler.core.core import SchedulerCore
 from scaler_worker.agent.core.core import AgentCore
@@ -79,6 +81,18 @@ def batch(durations: Sequence[float], slowness: Sequence[float] = ()) -> str:
     world.client.submit(*map(Plan, durations))
     workers = [factor for factor in (slowness or [1.0] * HOSTS) for _ in range(WORKERS)]
     return f"{makespan(world, submitted) / list_schedule(durations, workers):.2f}"
+
+
+def saturated(durations: Sequence[float]) -> str:
+    """The same while the scheduler is busy all the time, as far as it knows: a turn takes no virtual time."""
+    with mock.patch.object(ServiceTurn, "_measure"):
+        world = cluster()
+        world.scheduler.hub.busy = 1.0
+        world.scheduler.core.note_busy(1.0)
+        world.run(world.scheduler.hub.heartbeat_seconds)
+        submitted = world.now
+        world.client.submit(*map(Plan, durations))
+        return f"{makespan(world, submitted) / list_schedule(durations, [1.0] * HOSTS * WORKERS):.2f}"
 
 
 def graph(needs: Needs, seconds: float = 0.0005) -> str:
@@ -210,6 +224,8 @@ CASES: dict[str, tuple[str, Callable[[], str]]] = {
     "log-normal up to 2 s, 5,000 tasks": ("1.10", lambda: batch(log_normal(5_000, 2.0))),
     "bimodal, 5 % of 20,000 tasks are long": ("1.10", lambda: batch(bimodal(20_000, 0.05))),
     "bimodal, 50 % of 5,000 tasks are long": ("1.10", lambda: batch(bimodal(5_000, 0.5))),
+    "log-normal up to 2 s, 10,000 tasks, a busy scheduler": ("1.05", lambda: saturated(log_normal(10_000, 2.0))),
+    "bimodal, 50 % of 5,000 tasks are long, a busy scheduler": ("1.10", lambda: saturated(bimodal(5_000, 0.5))),
     "constant 1 ms, 100,000 tasks": ("1.10", lambda: batch([0.001] * 100_000)),
     "constant 10 ms, 100,000 tasks": ("1.02", lambda: batch([0.01] * 100_000)),
     "chains": ("1.30", lambda: graph(chains())),

@@ -9,6 +9,7 @@ from scaler_protocol.coalescing import (
     QUEUED_WAIT_SHARE,
     WAIT_SECONDS,
     WAIT_SHARE,
+    most_ahead,
     pressure,
     tasks_ahead,
     wait_seconds,
@@ -21,14 +22,16 @@ def test_pressure_begins_at_half_of_the_time(busy: float, expected: float) -> No
 
 
 @pytest.mark.parametrize(
-    ("has_queued", "most", "share"), [(False, WAIT_SECONDS, WAIT_SHARE), (True, QUEUED_WAIT_SECONDS, QUEUED_WAIT_SHARE)]
+    ("has_queued", "most", "share", "of_half"),
+    [(False, WAIT_SECONDS, WAIT_SHARE, 1 / 2), (True, QUEUED_WAIT_SECONDS, QUEUED_WAIT_SHARE, 1 / 4)],
 )
 def test_a_wait_is_a_share_of_the_run_up_to_a_limit_and_follows_the_pressure(
-    has_queued: bool, most: float, share: float
+    has_queued: bool, most: float, share: float, of_half: float
 ) -> None:
+    """`of_half`: the share of the longest wait at half of the pressure."""
     assert wait_seconds(1.0, 0.1, has_queued=has_queued) == pytest.approx(share * 0.1)
     assert wait_seconds(1.0, 100.0, has_queued=has_queued) == most
-    assert wait_seconds(0.5, 100.0, has_queued=has_queued) == most / 2
+    assert wait_seconds(0.5, 100.0, has_queued=has_queued) == most * of_half
     assert wait_seconds(0.0, 100.0, has_queued=has_queued) == 0.0
 
 
@@ -36,6 +39,13 @@ def test_a_wait_is_a_share_of_the_run_up_to_a_limit_and_follows_the_pressure(
 @pytest.mark.parametrize("workers", [1, 16, 4000])
 def test_as_many_tasks_are_sent_ahead_as_end_during_the_wait(seconds: float, workers: int) -> None:
     assert tasks_ahead(0.0, seconds, workers) == 0
-    ended = workers * wait_seconds(1.0, seconds, has_queued=True) / seconds
+    ended = round(workers * wait_seconds(1.0, seconds, has_queued=True) / seconds, 9)
     assert ended <= tasks_ahead(1.0, seconds, workers) < ended + 1
-    assert ended <= QUEUED_WAIT_SHARE * workers + 1e-9
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.1, 0.5, 0.99, 1.0])
+@pytest.mark.parametrize("workers", [1, 16, 4000])
+def test_runs_no_longer_than_the_longest_wait_have_the_most_tasks_ahead(strength: float, workers: int) -> None:
+    most = most_ahead(strength, workers)
+    assert tasks_ahead(strength, QUEUED_WAIT_SECONDS / 2, workers) == most
+    assert all(tasks_ahead(strength, seconds, workers) <= most for seconds in (1e-6, 0.05, 3.0, 1e9))

@@ -4,6 +4,9 @@ A message costs a scheduler as much as many outcomes in it, so a busy one handle
 together. An outcome that waits leaves its worker idle unless the host has another task queued. Hence two waits: a
 short one for hosts with nothing queued, and a longer one for the others. A busy scheduler gives its hosts as many tasks
 ahead as end in the longer wait, and can recall them. Tasks so short that hosts have queues anyway need neither.
+
+The longer wait grows with the square of the pressure: little while the scheduler keeps up, since callers may wait for
+the outcome, and up to the length of the run when it does not, since outcomes and workers would then wait for longer.
 """
 
 from __future__ import annotations
@@ -16,24 +19,28 @@ BUSY_FROM: Final = 0.5
 WAIT_SECONDS: Final = 0.02
 WAIT_SHARE: Final = 0.02
 """The longest wait, also as a share of the run, on a host with nothing queued; for a scheduler that is always busy."""
-QUEUED_WAIT_SECONDS: Final = 0.25
-QUEUED_WAIT_SHARE: Final = 0.2
+QUEUED_WAIT_SECONDS: Final = 1.0
+QUEUED_WAIT_SHARE: Final = 1.0
 """The same on a host with tasks queued."""
 
 
 def pressure(busy: float) -> float:
-    """How long outcomes wait, as a share of the longest wait. `busy`: for which share of its time a scheduler works."""
+    """How much too busy a scheduler is, from 0 to 1. `busy`: for which share of its time it works."""
     return max(0.0, (busy - BUSY_FROM) / (1.0 - BUSY_FROM))
 
 
 def wait_seconds(pressure: float, run_seconds: float, *, has_queued: bool) -> float:
     """How long the outcome of a run of this duration waits at most."""
     if has_queued:
-        return pressure * min(QUEUED_WAIT_SECONDS, QUEUED_WAIT_SHARE * run_seconds)
+        return pressure**2 * min(QUEUED_WAIT_SECONDS, QUEUED_WAIT_SHARE * run_seconds)
     return pressure * min(WAIT_SECONDS, WAIT_SHARE * run_seconds)
 
 
 def tasks_ahead(pressure: float, run_seconds: float, workers: int) -> int:
     """How many tasks a host is given beyond one for each worker: as many as end while an outcome waits."""
-    wait = wait_seconds(pressure, run_seconds, has_queued=True)
-    return math.ceil(workers * wait / run_seconds) if wait else 0
+    return math.ceil(pressure**2 * min(QUEUED_WAIT_SECONDS / run_seconds, QUEUED_WAIT_SHARE) * workers)
+
+
+def most_ahead(pressure: float, workers: int) -> int:
+    """The most that `tasks_ahead` returns, for any duration."""
+    return math.ceil(pressure**2 * QUEUED_WAIT_SHARE * workers)

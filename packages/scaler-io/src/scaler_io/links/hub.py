@@ -47,7 +47,7 @@ LEFT_LIMIT = 256 * 1024 * 1024
 """Bytes that the clients of a key may leave in a service while they have no connection."""
 CONNECTED_SECONDS = 10.0
 """How long a peer that sends nothing, not even heartbeats, counts as connected, unless they are rarer than that."""
-HEARTBEATS_PER_SECOND = 1000
+HEARTBEATS_PER_SECOND = 500
 """Most heartbeats to all peers together: with more peers each gets fewer, so that they take little of our time."""
 _HEARTBEATS_IN_SILENCE = 4
 """Least number of heartbeats in the time after which a silent peer is lost, however many peers there are."""

@@ -32,7 +32,7 @@ _HEAD = _COLUMNS_SIZE.size + HEADER.size
 ACK_SECONDS = 1.5
 """How long an acknowledgement waits for a message that carries it: each separate one wakes two processes.
 
-Longer than the interval of heartbeats to up to 1,000 peers, which carry it at the latest.
+Longer than the interval of heartbeats to up to 750 peers, which carry it at the latest.
 """
 HEAVY_ACK_SECONDS = 0.05
 """The same of one for more than HEAVY_BYTES, which the sender keeps in memory, or counts as under way."""
@@ -44,7 +44,7 @@ KEPT_MOST = 4 * KEPT_LIMIT
 """Such bytes beyond which a peer is dropped as too slow at once."""
 KEPT_OVERHEAD = 240
 """Bytes that a kept message takes beside its own (measured)."""
-LONGEST_HEARTBEAT_SECONDS = 10.0
+LONGEST_HEARTBEAT_SECONDS = 15.0
 """The longest interval between heartbeats of a service, however many peers it has."""
 STUCK_SECONDS = 10.0
 """How long a peer may acknowledge nothing while more than KEPT_LIMIT bytes wait for it."""

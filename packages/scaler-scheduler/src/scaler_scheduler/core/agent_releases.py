@@ -13,9 +13,9 @@ from scaler_scheduler.core.state import SchedulerState
 
 RELEASE_SECONDS = 0.05
 """How long they are collected at least."""
-RELEASES_PER_SECOND = 500
+RELEASES_PER_SECOND = 250
 """Messages to agents, beyond which they are collected for longer, up to LONGEST_RELEASE_SECONDS."""
-LONGEST_RELEASE_SECONDS = 1.0
+LONGEST_RELEASE_SECONDS = 4.0
 
 
 class AgentReleases:

@@ -21,7 +21,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from scaler_protocol.coalescing import QUEUED_WAIT_SHARE, pressure, tasks_ahead
+from scaler_protocol.coalescing import most_ahead, pressure, tasks_ahead
 from scaler_protocol.errors import NoWorkerError
 from scaler_protocol.messages import NeedFunctions, Recall
 from scaler_protocol.monitoring import EventKind
@@ -254,7 +254,7 @@ class Dispatch:
     def _list_room(self, agent: AgentRecord, active: int) -> None:
         """List an agent among those with room if it may have some, with `active` tasks; it has no valid entry now."""
         workers = agent.workers
-        if active >= workers + math.ceil(self._pressure * QUEUED_WAIT_SHARE * workers):
+        if active >= workers + most_ahead(self._pressure, workers):
             longest = self._state.config.horizon_seconds + BEHIND_SECONDS
             if agent.load >= workers * longest or active >= min(agent.window, workers * agent.queue_size):
                 return  # as `_room` would find, whichever lane is next
