@@ -848,7 +848,15 @@ def said(hub: Hub) -> list[tuple[int, Message]]:
 
 @pytest.mark.parametrize(
     ("peers", "silence", "interval"),
-    [(1, 60.0, 1.0), (10, 60.0, 1.0), (15, 60.0, 1.5), (150, 60.0, 15.0), (150, 80.0, 15.0), (15, 5.0, 1.25), (15, 2.0, 1.0)],
+    [
+        (1, 60.0, 1.0),
+        (10, 60.0, 1.0),
+        (15, 60.0, 1.5),
+        (150, 60.0, 15.0),
+        (150, 80.0, 15.0),
+        (15, 5.0, 1.25),
+        (15, 2.0, 1.0),
+    ],
 )
 def test_the_more_peers_the_fewer_heartbeats_to_each(
     peers: int, silence: float, interval: float, monkeypatch: pytest.MonkeyPatch
