@@ -225,6 +225,7 @@ CASES: dict[str, tuple[str, Callable[[], str]]] = {
     "bimodal, 5 % of 20,000 tasks are long": ("1.10", lambda: batch(bimodal(20_000, 0.05))),
     "bimodal, 50 % of 5,000 tasks are long": ("1.10", lambda: batch(bimodal(5_000, 0.5))),
     "log-normal up to 2 s, 10,000 tasks, a busy scheduler": ("1.05", lambda: saturated(log_normal(10_000, 2.0))),
+    "constant 1 ms, 100,000 tasks, a busy scheduler": ("1.10", lambda: saturated([0.001] * 100_000)),
     "bimodal, 50 % of 5,000 tasks are long, a busy scheduler": ("1.10", lambda: saturated(bimodal(5_000, 0.5))),
     "constant 1 ms, 100,000 tasks": ("1.10", lambda: batch([0.001] * 100_000)),
     "constant 10 ms, 100,000 tasks": ("1.02", lambda: batch([0.01] * 100_000)),

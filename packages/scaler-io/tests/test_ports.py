@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
 
 import pytest
 
+from scaler_io import ports
 from scaler_io.ports import free_port, is_free
 
 
@@ -22,8 +22,9 @@ def test_where_one_of_them_is_a_connections_there_are_others(taken: int, monkeyp
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         port = client.getsockname()[1]
         assert not is_free(port)
-        choices = iter((port - taken, port - taken, free))
-        monkeypatch.setattr(secrets, "choice", lambda ports: next(choices))
+        choices = iter(range(3))
+        monkeypatch.setattr(ports, "_PRIVATE_PORTS", (port - taken, port - taken, free))
+        monkeypatch.setattr(ports, "random_below", lambda limit: next(choices))
         assert free_port() == free
     assert next(choices, None) is None
 

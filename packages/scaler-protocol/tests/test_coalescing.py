@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 
 from scaler_protocol.coalescing import (
+    MOST_TOGETHER,
     QUEUED_WAIT_SECONDS,
     QUEUED_WAIT_SHARE,
+    TOGETHER_SECONDS,
     WAIT_SECONDS,
     WAIT_SHARE,
     most_ahead,
     pressure,
     tasks_ahead,
+    tasks_together,
     wait_seconds,
 )
 
@@ -49,3 +52,13 @@ def test_runs_no_longer_than_the_longest_wait_have_the_most_tasks_ahead(strength
     most = most_ahead(strength, workers)
     assert tasks_ahead(strength, QUEUED_WAIT_SECONDS / 2, workers) == most
     assert all(tasks_ahead(strength, seconds, workers) <= most for seconds in (1e-6, 0.05, 3.0, 1e9))
+
+
+@pytest.mark.parametrize("workers", [1, 16, 4000])
+def test_tasks_sent_together_are_so_much_work_for_each_worker(workers: int) -> None:
+    for seconds in (1e-3, 0.005, TOGETHER_SECONDS, 1.0):
+        together = tasks_together(1.0, seconds, workers)
+        assert together == min(MOST_TOGETHER, int(workers * TOGETHER_SECONDS / seconds))
+        assert tasks_together(0.5, seconds, workers) <= together
+        assert tasks_together(0.0, seconds, workers) == 0
+    assert tasks_together(1.0, 0.0, workers) == MOST_TOGETHER

@@ -26,7 +26,7 @@ from scaler_io.ports import free_port
 from scaler_protocol.errors import StorageFullError
 from support.fault_tasks import step
 from support.gates import SECONDS, Gate, wait_at
-from support.processes import command_line
+from support.processes import command_line, descendants
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux")
@@ -334,6 +334,18 @@ def test_nothing_is_left_of_a_script_that_is_killed(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait(10)
         wait_until(lambda: not children(process.pid), "the cluster ends with its parent", 5)
+
+
+def test_no_process_of_a_local_cluster_loads_openssl(tmp_path: Path) -> None:
+    """It takes up to 2 MB of each, and time before the first result."""
+    with script(tmp_path, "stay") as process:
+        assert process.stdout is not None and process.stdout.readline() and process.stdout.readline()
+        pids = [process.pid, *descendants(process.pid)]
+        assert len(pids) >= 5, "script, scheduler and agent, storage, template, worker"
+        maps = {command_line(pid): Path(f"/proc/{pid}/maps").read_text("utf-8") for pid in pids}
+        process.kill()
+    assert [command for command, text in maps.items() if "libcrypto" in text or "_hashlib" in text] == []
+    wait_until(lambda: not children(process.pid), "the cluster ends with its parent", 5)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

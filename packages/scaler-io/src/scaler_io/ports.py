@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import socket
 import stat
 import sys
 from typing import Final
+
+from scaler_protocol.light_crypto import random_below
 
 _PORTS: Final = 3
 _PRIVATE_PORTS: Final = range(20_000, 32_000)
@@ -27,7 +28,7 @@ def free_port(host: str = "127.0.0.1") -> int:
     """
     problem = ""
     for _ in range(_TRIES):
-        port = secrets.choice(_PRIVATE_PORTS)
+        port = _PRIVATE_PORTS[random_below(len(_PRIVATE_PORTS))]
         try:
             for offset in range(_PORTS):
                 _try(host, port + offset)

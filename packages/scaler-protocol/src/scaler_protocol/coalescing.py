@@ -5,6 +5,8 @@ together. An outcome that waits leaves its worker idle unless the host has anoth
 short one for hosts with nothing queued, and a longer one for the others. A busy scheduler gives its hosts as many tasks
 ahead as end in the longer wait, and can recall them. Tasks so short that hosts have queues anyway need neither.
 
+For the same reason a busy scheduler fills one host after the other, instead of sending a few short tasks to each.
+
 The longer wait grows with the square of the pressure: little while the scheduler keeps up, since callers may wait for
 the outcome, and up to the length of the run when it does not, since outcomes and workers would then wait for longer.
 """
@@ -22,6 +24,10 @@ WAIT_SHARE: Final = 0.02
 QUEUED_WAIT_SECONDS: Final = 1.0
 QUEUED_WAIT_SHARE: Final = 1.0
 """The same on a host with tasks queued."""
+TOGETHER_SECONDS: Final = 0.02
+MOST_TOGETHER: Final = 512
+"""Work in seconds for each worker of a host that a scheduler that is always busy sends together, although other hosts
+have less, and the most tasks of it: a host takes a few milliseconds to take that many in."""
 
 
 def pressure(busy: float) -> float:
@@ -39,6 +45,13 @@ def wait_seconds(pressure: float, run_seconds: float, *, has_queued: bool) -> fl
 def tasks_ahead(pressure: float, run_seconds: float, workers: int) -> int:
     """How many tasks a host is given beyond one for each worker: as many as end while an outcome waits."""
     return math.ceil(pressure**2 * min(QUEUED_WAIT_SECONDS / run_seconds, QUEUED_WAIT_SHARE) * workers)
+
+
+def tasks_together(pressure: float, run_seconds: float, workers: int) -> int:
+    """How many tasks a host is given together at least, if it has room, even if others get none."""
+    if not pressure:
+        return 0
+    return int(min(pressure**2 * TOGETHER_SECONDS * workers / max(run_seconds, 1e-6), MOST_TOGETHER))
 
 
 def most_ahead(pressure: float, workers: int) -> int:

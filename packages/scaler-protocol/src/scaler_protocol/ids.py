@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
-from hashlib import blake2b
+import os
 
 from scaler_protocol.buffers import Buffer
+from scaler_protocol.light_crypto import blake2b, random_below
 from scaler_protocol.ranges import shown
 
 IDENTITY_BYTES = 16
@@ -26,7 +26,7 @@ LAST_COUNT = 2**SESSION_BITS - 1
 
 def new_identity() -> bytes:
     """Draw 128 random bits, which identify a client, an agent or a server while its process runs."""
-    return secrets.token_bytes(IDENTITY_BYTES)
+    return os.urandom(IDENTITY_BYTES)
 
 
 def worker_id(agent: bytes, pid: int) -> bytes:
@@ -51,7 +51,7 @@ def pid_of(worker: bytes) -> int:
 
 def new_session(*, nested: bool = False) -> int:
     """Draw a session number of 32 bits, never 0; the highest bit says that it is `nested`: of tasks in a worker."""
-    return secrets.randbelow(_NESTED_BIT - 1) + 1 + _NESTED_BIT * nested
+    return random_below(_NESTED_BIT - 1) + 1 + _NESTED_BIT * nested
 
 
 def is_nested(session: int) -> bool:
@@ -67,7 +67,7 @@ def session_key(name: str, secret: bytes) -> bytes:
 
 def new_incarnation() -> int:
     """Draw the number of one life of a process: 24 bits, never 0."""
-    return 1 + secrets.randbelow(2**INCARNATION_BITS - 1 - SPARE_INCARNATIONS)
+    return 1 + random_below(2**INCARNATION_BITS - 1 - SPARE_INCARNATIONS)
 
 
 def first_task(session: int) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import struct
-from hashlib import blake2b
 
 from scaler_protocol.errors import MalformedMessageError
 from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.light_crypto import blake2b
 from scaler_protocol.limits import SIZE
 from scaler_protocol.messages import MESSAGE_LIMIT
 
@@ -25,7 +25,7 @@ REFERENCE_BYTES = _REFERENCE.size
 
 def new_object_id() -> bytes:
     """Draw 128 random bits; they must be hard to guess, because the id grants read access."""
-    return secrets.token_bytes(OBJECT_ID_BYTES)
+    return os.urandom(OBJECT_ID_BYTES)
 
 
 def host_proof(token: bytes, challenge: bytes, identity: bytes) -> bytes:

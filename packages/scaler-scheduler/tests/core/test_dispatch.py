@@ -107,6 +107,21 @@ def test_what_was_sent_ahead_goes_to_a_host_that_comes(driver: SchedulerDriver) 
     assert len(driver.runs(other)) == recall.count
 
 
+@pytest.mark.parametrize(("busy", "hosts"), [(0.5, 2), (1.0, 1)])
+def test_a_busy_scheduler_sends_short_tasks_to_one_host_after_the_other(
+    driver: SchedulerDriver, busy: float, hosts: int
+) -> None:
+    client, agents = driver.client(), [driver.agent(name, workers=4) for name in (b"one", b"two")]
+    for _ in range(2):
+        driver.submit(client, 100)
+        while given := {agent: runs for agent in agents if (runs := driver.runs(agent))}:
+            for agent, runs in given.items():
+                driver.done(agent, runs, seconds=0.0001)
+    driver.core.note_busy(busy)
+    driver.submit(client, 40)
+    assert sum(bool(driver.runs(agent)) for agent in agents) == hosts
+
+
 def test_a_host_without_a_queue_is_sent_nothing_ahead(driver: SchedulerDriver) -> None:
     client, agent = driver.client(), driver.agent(workers=16, queue_size=1)
     measured(driver, agent, client, 1.0)

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import logging
 import os
-import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -32,8 +31,8 @@ class FileSegments:
     def __init__(self, memory: Path, disk: Path | None, restore: Callable[[], bool] = lambda: False) -> None:
         """`restore` recreates the directory `memory` if it was removed, and returns whether it was."""
         self.directory = str(memory)
-        self.token = secrets.token_bytes(TOKEN_BYTES)
-        self.challenge = secrets.token_bytes(CHALLENGE_BYTES)
+        self.token = os.urandom(TOKEN_BYTES)
+        self.challenge = os.urandom(CHALLENGE_BYTES)
         self.spills = disk is not None
         self._memory = memory
         self._disk = disk or memory

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import secrets
 import selectors
 import signal
 import subprocess
@@ -313,7 +312,7 @@ class SchedulerClusterCombo(ShownInNotebooks):
 
     def _serve_pages(self, address: str) -> None:
         """Start scaler_ui at a free port."""
-        port, token = free_port(), secrets.token_urlsafe(16)
+        port, token = free_port(), os.urandom(16).hex()
         words = [self._config.monitor_address or monitor_of(address), "--port", str(port)]
         words += ["--parent-pid", str(os.getpid())]
         self._run("scaler_ui", words, stdout=subprocess.DEVNULL, SCALER_UI_TOKEN=token)  # it says where the pages are

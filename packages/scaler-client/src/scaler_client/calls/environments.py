@@ -13,7 +13,6 @@ import pickle
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from hashlib import blake2b
 from types import CoroutineType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -22,6 +21,7 @@ from scaler_client.payloads import pickles
 from scaler_client.payloads.user_exceptions import add_note, headline
 from scaler_client.task_context import object_payload
 from scaler_protocol.errors import InitializerError
+from scaler_protocol.light_crypto import blake2b
 
 if TYPE_CHECKING:
     from scaler_client.calls.bundles import Bundle

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import sys
 from pathlib import Path
 from typing import Final
@@ -46,7 +45,7 @@ class LivenessLocks:
             for known in [known for known, (path, _, _) in self._open.items() if not path.exists()]:
                 _close(*self._open.pop(known)[1:])  # its server has ended, or another program has removed the directory
             if directory not in self._open:
-                path = Path(directory, PEERS, secrets.token_hex(8))
+                path = Path(directory, PEERS, os.urandom(8).hex())
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
                 try_lock(descriptor, exclusively=True)
                 self._open[directory] = path, descriptor, os.fstat(descriptor)

@@ -11,15 +11,14 @@ import contextlib
 import errno
 import mmap
 import os
-import secrets
 from collections.abc import Iterator
-from hashlib import blake2b
 from pathlib import Path
 
 from scaler_io.objects.file_locks import try_lock
 from scaler_io.objects.host_cache import REPLICAS, TOKEN, CachedFile, cached_name
 from scaler_protocol.addresses import Address
 from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.light_crypto import blake2b, random_below
 from scaler_protocol.objects import OBJECT_ID_BYTES, Reference
 
 _TOKEN_BYTES = 32
@@ -39,7 +38,7 @@ class Replica:
 
 def new_version() -> int:
     """A random version number for a replica, never 0."""
-    return secrets.randbits(_VERSION_BITS) + 1
+    return random_below(2**_VERSION_BITS) + 1
 
 
 class Replicas:
@@ -55,8 +54,8 @@ class Replicas:
         """A secret that identifies this host to the server: only readers of the directory know it. Raises OSError."""
         path = self.directory / TOKEN
         if not path.exists():
-            making = self.directory / f"{TOKEN}.{secrets.token_hex(8)}"
-            making.write_bytes(secrets.token_bytes(_TOKEN_BYTES))
+            making = self.directory / f"{TOKEN}.{os.urandom(8).hex()}"
+            making.write_bytes(os.urandom(_TOKEN_BYTES))
             with contextlib.suppress(FileExistsError):  # another process was first
                 os.link(making, path)
             making.unlink()

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hmac
 import struct
 from enum import Enum
-from hashlib import blake2b
 from typing import Final
+
+from scaler_protocol.light_crypto import blake2b
 
 _CLAIMS: Final = struct.Struct("<Q32sQ")
 TOKEN_BYTES: Final = 16

@@ -9,7 +9,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import shutil
 import stat
 import sys
@@ -138,7 +137,7 @@ def _is_lock_of(lock: int, path: Path) -> bool:
 
 def _remove(path: Path) -> None:
     """Remove a directory that the caller has locked exclusively; its name is free at once."""
-    going = path.with_name(f"{SERVER_PREFIX}{secrets.token_hex(8)}")
+    going = path.with_name(f"{SERVER_PREFIX}{os.urandom(8).hex()}")
     path.rename(going)
     _delete(going)
 

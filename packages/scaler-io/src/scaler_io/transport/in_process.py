@@ -6,7 +6,7 @@ waits for one is called.
 
 from __future__ import annotations
 
-import secrets
+import os
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -102,7 +102,7 @@ class InProcessConnection:
     def __init__(self, listener: InProcessListener, arrived: Callable[[], object]) -> None:
         self.inbox: _Inbox[list[bytes]] = _Inbox(arrived)
         self._listener = listener
-        self._route = b"\x02" + secrets.token_bytes(15)
+        self._route = b"\x02" + os.urandom(15)
         listener.connections[self._route] = self
 
     def receive(self, limit: int) -> list[list[bytes]]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import time
 from collections.abc import Callable
 from typing import Any
@@ -304,7 +303,7 @@ class Dialer(EpochDialer[_Connection]):
         """That of the last connection, until the next one."""
         self._mismatches = 0
         """Controls in a row that were kept when their connections had failed."""
-        self._secret = b"\x01" + secrets.token_bytes(15)  # others must not be able to guess the routes of our epochs
+        self._secret = b"\x01" + os.urandom(15)  # others must not be able to guess the routes of our epochs
         self._owns_context, self._context = context is None, context or own_context()
         self._demand = KeyDemand(self._context, address)
         # ZeroMQ's own poller examines every socket at each call; polling their descriptors is enough.

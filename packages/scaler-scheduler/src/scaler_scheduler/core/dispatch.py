@@ -21,7 +21,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from scaler_protocol.coalescing import most_ahead, pressure, tasks_ahead
+from scaler_protocol.coalescing import most_ahead, pressure, tasks_ahead, tasks_together
 from scaler_protocol.errors import NoWorkerError
 from scaler_protocol.messages import NeedFunctions, Recall
 from scaler_protocol.monitoring import EventKind
@@ -283,6 +283,8 @@ class Dispatch:
             if (lane := part.next()) is None:
                 return
             heapq.heappop(heap)
+            if not idle_only:
+                share = max(share, self._together(agent, lane))
             if not (tasks := self._take(agent, active, part, lane, share, one_lane=bool(parts))):
                 continue
             if parts and _shares(agent, tasks[0].group.lane):  # what is left is counted by runs
@@ -292,6 +294,11 @@ class Dispatch:
             self._list_room(agent, active + len(tasks))
             if parts:
                 self._short.reconsider(worker_class, parts)
+
+    def _together(self, agent: AgentRecord, lane: LaneRecord) -> int:
+        """How many tasks of this lane the agent is given at least, even if others get none."""
+        seconds = lane.first.group.function.seconds
+        return 0 if seconds is None else tasks_together(self._pressure, seconds, agent.workers)
 
     def _take(
         self, agent: AgentRecord, active: int, queue: ClassQueue, lane: LaneRecord | None, most: int, *, one_lane: bool

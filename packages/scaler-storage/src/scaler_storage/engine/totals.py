@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from heapq import nlargest
 from itertools import islice
 
+from scaler_protocol.light_crypto import blake2b
 from scaler_protocol.monitoring import StorageStatus
 from scaler_storage.engine.state import StorageState
 

@@ -11,7 +11,6 @@ The client inside a task has a separate stream: `scaler_worker.ipc.client_messag
 
 from __future__ import annotations
 
-import hmac
 import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -21,6 +20,7 @@ from scaler_protocol.buffers import Buffer
 from scaler_protocol.errors import MalformedMessageError
 from scaler_protocol.ids import session_of
 from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.light_crypto import blake2b
 from scaler_protocol.objects import OBJECT_ID_BYTES
 
 DATAGRAM_LIMIT: Final = 60 * 1024
@@ -381,10 +381,11 @@ def _cut_results(data: bytes, at: int) -> tuple[int, RunsEnded]:
 
 
 def result_name(secret: bytes, task: int, run: int, pid: int) -> bytes:
-    """The object id of a stored result: an HMAC that only this host can compute.
+    """The object id of a stored result: a keyed hash that only this host can compute.
 
-    The key belongs to the session: an HMAC of its number with the host's secret. The id covers run and worker, because
-    the object of one run may be deleted while another run stores its own. If the worker dies, the agent knows the id.
+    The key belongs to the session: a hash of its number, keyed with the host's secret. The id covers run and worker,
+    because the object of one run may be deleted while another run stores its own. If the worker dies, the agent knows
+    the id.
     """
-    key = hmac.digest(secret, _SESSION.pack(session_of(task)), "sha256")
-    return hmac.digest(key, _RUN_OF_WORKER.pack(task, run, pid), "sha256")[:OBJECT_ID_BYTES]
+    key = blake2b(_SESSION.pack(session_of(task)), key=secret).digest()
+    return blake2b(_RUN_OF_WORKER.pack(task, run, pid), key=key, digest_size=OBJECT_ID_BYTES).digest()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import secrets
 from typing import Any, Final
 
 from scaler_worker.ipc.cells import CELLS
@@ -36,7 +35,7 @@ class SharedState:
         descriptor = os.memfd_create("scaler-state")
         os.ftruncate(descriptor, _size(count))
         shared = cls(descriptor, count)
-        shared._secret[:] = secrets.token_bytes(SECRET_BYTES)
+        shared._secret[:] = os.urandom(SECRET_BYTES)
         return shared
 
     def cells(self, worker: int) -> Any:
