@@ -15,6 +15,7 @@ from scaler_protocol.coalescing import (
     pressure,
     tasks_ahead,
     tasks_together,
+    told_load,
     wait_seconds,
 )
 
@@ -62,3 +63,15 @@ def test_tasks_sent_together_are_so_much_work_for_each_worker(workers: int) -> N
         assert tasks_together(0.5, seconds, workers) <= together
         assert tasks_together(0.0, seconds, workers) == 0
     assert tasks_together(1.0, 0.0, workers) == MOST_TOGETHER
+
+
+def test_the_load_that_is_told_follows_the_measured_one_fast_up_and_slowly_down() -> None:
+    told = 0.0
+    for _ in range(5):
+        told = told_load(told, 1.0, 1.0)
+    assert 0.8 < told < 1.0
+    once, twice = told_load(told, 0.2, 2.0), told_load(told_load(told, 0.2, 1.0), 0.2, 1.0)
+    assert once == pytest.approx(twice), "however often it is measured"
+    assert told - 0.1 < once < told
+    assert told_load(told, 0.0, 600.0) == pytest.approx(0.0), "a service without turns measures nothing"
+    assert told_load(0.4, 0.4, 1.0) == 0.4

@@ -26,6 +26,7 @@ from scaler_io.simulation.network import MemoryListener, MemoryNetwork
 from scaler_io.transport.endpoint import TURN_MESSAGES
 from scaler_io.transport.zeromq import Listener
 from scaler_protocol.addresses import Address
+from scaler_protocol.coalescing import told_load
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.handshake import Acknowledge, Heartbeat, Hello, Role, Welcome
 from scaler_protocol.messages import Cancel, Message, Shutdown
@@ -360,7 +361,10 @@ def test_a_service_tells_its_core_and_its_peers_how_busy_it_is() -> None:
     for pause in (0.75, 0.75, 0.0, 0.0, 0.0, 0.0, 0.0):
         turn.turn(clock)
         clock += pause
-    assert told == [0.4, 0.25, 1.0] and hub.busy == 1.0
+    expected = [told_load(0.0, 0.4, 1.25)]
+    expected.append(told_load(expected[-1], 0.25, 1.0))
+    expected.append(told_load(expected[-1], 1.0, 1.0))
+    assert told == pytest.approx(expected) and hub.busy == told[-1]
     listener.close()
 
 

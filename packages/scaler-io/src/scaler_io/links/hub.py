@@ -96,7 +96,7 @@ class Hub:
         self._principal, self._permitted = principal, permitted
         self.kept_limits = kept or KeptLimits(KEPT_LIMIT, KEPT_MOST)
         self.refused_frames, self.busy = 0, 0.0
-        """The second: the share of the last second for which the service was at work."""
+        """The second: the share of its time for which the service was at work lately."""
         self.tick_by = math.inf
         """When `tick` must be called at the latest; `due` is later if the reason is gone meanwhile."""
         self._token, self._refusal, self._left, self._worker_links = token, refusal, left, worker_links

@@ -57,7 +57,7 @@ class Uplink:
         self._hello, self._timeout = hello, timeout_seconds
         self._heartbeat = 1.0
         self.busy = 0.0
-        """The share of a second for which the service was at work, as it has told last."""
+        """The share of its time for which the service was at work lately, as it has told last."""
         self._stream = Stream(in_process=in_process, longest=MESSAGE_MOST)
         self._out: list[Frames] = []
         self._epoch = 0

@@ -24,6 +24,7 @@ from scaler_io.service.sweep import Sweep
 from scaler_io.service.turn_loop import TurnLoop
 from scaler_io.transport.endpoint import TURN_MESSAGES
 from scaler_io.transport.zeromq import Listener
+from scaler_protocol.coalescing import told_load
 from scaler_protocol.errors import ProtocolError
 
 LOGGER = logging.getLogger("scaler")
@@ -98,7 +99,7 @@ class ServiceTurn:
         """`perform` tells how to perform effects of this core alone, by type.
 
         `hold` takes the messages of a turn and the routes to close after them, and returns those that may leave now.
-        `tell_busy` is called each BUSY_SECONDS with the share of its time for which the service was at work.
+        `tell_busy` is called each BUSY_SECONDS with the share of its time for which the service was at work lately.
         """
         self.malformed = 0
         self._name = name
@@ -140,7 +141,8 @@ class ServiceTurn:
         now = self._clock()
         self._worked += now - began
         if (elapsed := now - self._measured_at) >= BUSY_SECONDS:
-            self._hub.busy = min(1.0, max(0.0, self._worked / elapsed))
+            measured = min(1.0, max(0.0, self._worked / elapsed))
+            self._hub.busy = told_load(self._hub.busy, measured, elapsed)
             self._tell_busy(self._hub.busy)
             self._worked, self._measured_at = 0.0, now
 
