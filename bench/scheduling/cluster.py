@@ -267,7 +267,8 @@ class Memory:
 class Service:
     """A scheduler as its process has it: core, hub and turns, behind any listener. `spent`: CPU seconds in turns."""
 
-    def __init__(self, listener: Any) -> None:
+    def __init__(self, listener: Any, *, is_timed: bool = False) -> None:
+        """`is_timed`: its CPU time in turns counts as virtual time when it measures how busy it is."""
         config = SchedulerConfig()
         self.core = SchedulerCore(3, config)
 
@@ -285,8 +286,10 @@ class Service:
             left=self.core.left_by,
             **({"principal": principal} if principal else {}),
         )
-        self._turns = ServiceTurn("Scheduler", listener, self.hub, self.core, lambda: None, lambda: 0.0)
-        self.spent = 0.0
+        self._now = self._began = self.spent = 0.0
+        clock = (lambda: self._now + time.thread_time() - self._began) if is_timed else (lambda: 0.0)
+        tell: Any = {"tell_busy": self.core.note_busy} if is_timed else {}
+        self._turns = ServiceTurn("Scheduler", listener, self.hub, self.core, lambda: None, clock, **tell)
 
     def saturate(self) -> None:
         """Be as busy as a scheduler that does not keep up: time in turns is not part of virtual time."""
@@ -296,19 +299,21 @@ class Service:
 
     def turn(self, now: float) -> float:
         """Take a turn; returns when the next one is due."""
-        began = time.thread_time()
+        self._now, self._began = now, time.thread_time()
         due = self._turns.turn(now)
-        self.spent += time.thread_time() - began
+        self.spent += time.thread_time() - self._began
         return due
 
 
 class Cluster(Peers):
     """A scheduler and its peers in one process, without sockets."""
 
-    def __init__(self, hosts: int, workers: int, seconds: tuple[float, float] = (0.0, 0.0)) -> None:
+    def __init__(
+        self, hosts: int, workers: int, seconds: tuple[float, float] = (0.0, 0.0), *, is_timed: bool = False
+    ) -> None:
         super().__init__()
         self.now, self.wire, seed = 100.0, Memory(), random.Random(7)
-        self.service = Service(self.wire)
+        self.service = Service(self.wire, is_timed=is_timed)
         self._turn_at = self.now
         for number in range(hosts):
             self.connect(Host(number, workers, seconds, seed, self.now))

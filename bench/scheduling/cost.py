@@ -158,6 +158,22 @@ def rate(hosts: int, seconds: tuple[float, float], tasks: int) -> Figures:
     return [tasks / spent["turns"], spent["threads"] / tasks * 1e6]
 
 
+def settled(hosts: int, seconds: tuple[float, float]) -> Figures:
+    """The load, in % of its time, at which a scheduler settles that measures it; outcomes per message; workers in %.
+
+    All in the last 10 of 40 virtual seconds; of the workers those that are at work.
+    """
+    cluster = Cluster(hosts, 16, seconds, is_timed=True)
+    caller, received = cluster.caller(), cluster.service.hub.received
+    for until in (cluster.now + 30, cluster.now + 40):
+        spent, ended, messages, began = cluster.service.spent, caller.ended, received["Done"], cluster.now
+        while cluster.now < until:
+            cluster.work(caller, hosts, 20 * hosts)
+    ended, took = caller.ended - ended, cluster.now - began
+    at_work = ended * sum(seconds) / 2 / (16 * hosts * took)
+    return [(cluster.service.spent - spent) / took * 100, ended / (received["Done"] - messages), at_work * 100]
+
+
 def kinds(groups: Sequence[Group], tasks: int = 20_000) -> Figures:
     """CPU microseconds per task of 10 ms on 100 hosts: all of one kind, and more than that if of many kinds."""
     spent = []
@@ -264,6 +280,9 @@ CASES: dict[str, tuple[str, str, Callable[[], Figures]]] = {
     ),
     "1,000 hosts x 16, tasks of 0 s, ZeroMQ: per CPU second, ZeroMQ": (
         "300,000", "{:,.0f}, {:.0f} us", lambda: rate(1_000, NOTHING, 200_000),
+    ),
+    "1,000 hosts x 16, tasks of 1 s: load at which it settles": (
+        "-", "{:.0f} %, {:.1f} outcomes per message, {:.0f} % of workers", lambda: settled(1_000, SECOND),
     ),
     "10,000 hosts x 16, tasks of 0 s": ("2.5 us", "{:.1f} us", lambda: per_task(10_000, NOTHING, 400_000)),
     "10,000 hosts x 16, tasks of 1 s": ("8 us", "{:.1f} us", lambda: per_task(10_000, SECOND, 320_000)),
