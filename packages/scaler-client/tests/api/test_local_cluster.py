@@ -348,6 +348,19 @@ def test_no_process_of_a_local_cluster_loads_openssl(tmp_path: Path) -> None:
     wait_until(lambda: not children(process.pid), "the cluster ends with its parent", 5)
 
 
+def test_tasks_have_tls_and_the_hashes_of_openssl() -> None:
+    def tls_and_hashes() -> tuple[bool, int]:
+        import asyncio.sslproto
+        import hashlib
+        import ssl
+
+        scrypt = hashlib.scrypt(b"password", salt=b"salt", n=2, r=1, p=1)
+        return vars(asyncio.sslproto)["ssl"] is ssl, len(scrypt)
+
+    with SchedulerClusterCombo(n_workers=1, **QUIET) as cluster, Client(cluster.get_address()) as client:
+        assert client.submit(tls_and_hashes).result(SECONDS) == (True, 64)
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_leaves_the_cluster_alone() -> None:
     with SchedulerClusterCombo(n_workers=0, **QUIET) as cluster:

@@ -1,18 +1,19 @@
-"""BLAKE2b and random numbers as of `hashlib` and `secrets`, which load OpenSSL: 2 MB of each process, and 5 ms.
+"""BLAKE2b, comparison and random numbers as of `hashlib`, `hmac` and `secrets`, without OpenSSL.
 
-Random bytes are `os.urandom`.
+It would take 2 MB of each process, and 5 ms. Random bytes are `os.urandom`.
 """
 
 from __future__ import annotations
 
 import os
+from _operator import _compare_digest as compare_digest  # what hmac has without OpenSSL
 
 try:
     from _blake2 import blake2b  # what hashlib has
 except ImportError:  # an interpreter whose hashes are all of OpenSSL
     from hashlib import blake2b
 
-__all__ = ["blake2b", "random_below"]
+__all__ = ["blake2b", "compare_digest", "random_below"]
 
 
 def random_below(limit: int) -> int:

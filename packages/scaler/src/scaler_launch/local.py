@@ -39,13 +39,9 @@ def main() -> int:
 
 
 def _run() -> int:
-    with _without_openssl():
-        import asyncio  # noqa: F401
-        import hmac  # noqa: F401
     from scaler_io import descriptors
     from scaler_io.service import event_loops
     from scaler_scheduler.service.options import COMMAND
-    from scaler_scheduler.service.storage_server import StorageServer
 
     of_scheduler, of_cluster = _split(sys.argv[1:])
     options = COMMAND.read(of_scheduler)
@@ -53,31 +49,32 @@ def _run() -> int:
     options = options.with_port()
     options.begin_log()
     with contextlib.ExitStack() as stack:
-        storage = StorageServer(options, options.address)
-        stack.callback(storage.end)
-        storage.start(_fork_storage)
         workers = None
         if of_cluster:
             words = [str(options.address), *of_cluster[1:]]  # the address may have been given with port 0
             workers = stack.enter_context(_workers(words, options.ready_fd))
+        _import_asyncio()  # after the fork of the template: tasks may use TLS
+        from scaler_scheduler.service.storage_server import StorageServer
+
+        storage = StorageServer(options, options.address)
+        stack.callback(storage.end)
+        storage.start(_fork_storage)
         descriptors.raise_limit()
         return event_loops.run(lambda: _serve(options, storage, workers), options.event_loop)
 
 
-@contextlib.contextmanager
-def _without_openssl() -> Iterator[None]:
-    """What is imported meanwhile uses no OpenSSL: it takes 2 MB, and 10 ms before the first result.
+def _import_asyncio() -> None:
+    """Import asyncio without TLS, which no link of ours uses: OpenSSL takes 2 MB, and 10 ms before the first result.
 
-    asyncio has it for TLS, which no link of ours uses, and hmac for hashes that Python has itself. It can be imported
-    later, for example to send a webhook by HTTPS.
+    What imports OpenSSL later has it, for example to send a webhook by HTTPS.
     """
-    names = [name for name in ("_ssl", "_hashlib") if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(names))  # None: cannot be imported
+    if "_ssl" in sys.modules:
+        return
+    sys.modules["_ssl"] = None  # type: ignore[assignment]  # cannot be imported
     try:
-        yield
+        import asyncio  # noqa: F401
     finally:
-        for name in names:
-            del sys.modules[name]
+        del sys.modules["_ssl"]
 
 
 def _fork_storage(words: Sequence[str]) -> ForkedProgram:

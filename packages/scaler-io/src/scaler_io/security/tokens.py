@@ -7,12 +7,11 @@ Scheduler and object storage derive the same secret from the key of the role ser
 
 from __future__ import annotations
 
-import hmac
 import struct
 from enum import Enum
 from typing import Final
 
-from scaler_protocol.light_crypto import blake2b
+from scaler_protocol.light_crypto import blake2b, compare_digest
 
 _CLAIMS: Final = struct.Struct("<Q32sQ")
 TOKEN_BYTES: Final = 16
@@ -41,4 +40,4 @@ class SessionTokens:
 
     def is_valid(self, token: bytes, purpose: Purpose, holder: bytes, session: int) -> bool:
         """Whether this scheduler has issued the token for exactly that."""
-        return hmac.compare_digest(token, self.issue(purpose, holder, session))
+        return compare_digest(token, self.issue(purpose, holder, session))

@@ -1,8 +1,10 @@
-"""The event loop of a program: asyncio's own, or uvloop."""
+"""The event loop of a program: asyncio's own, or uvloop.
+
+Both are imported when a loop is run: what is forked before has neither, and user code there imports its own.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import sys
@@ -31,6 +33,8 @@ def run(main: Callable[[], Coroutine[Any, Any, T]], kind: str = "builtin") -> T:
 
     Raises ValueError for an unknown kind, EventLoopError if uvloop cannot be imported, both before `main` is called.
     """
+    import asyncio
+
     runner: Callable[[Coroutine[Any, Any, T]], T] = asyncio.run
     if EVENT_LOOP_KIND(kind) == "uvloop":
         runner = _uvloop_run()
@@ -53,6 +57,8 @@ def run(main: Callable[[], Coroutine[Any, Any, T]], kind: str = "builtin") -> T:
 
 
 async def _recording_signals(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    import asyncio
+
     from scaler_io.service.process import record_signals
 
     try:

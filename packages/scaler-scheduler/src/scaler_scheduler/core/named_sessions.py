@@ -14,7 +14,6 @@ Invariants (`check`): a session is detached exactly if it has no peer; each of i
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -22,6 +21,7 @@ from typing import Final
 from scaler_protocol.errors import ObjectNotFoundError, ProtocolError, describe
 from scaler_protocol.handshake import Hello, Refused, Welcome
 from scaler_protocol.ids import session_of
+from scaler_protocol.light_crypto import compare_digest
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import EventKind
 from scaler_protocol.plurals import counted
@@ -87,7 +87,7 @@ class NamedSessions:
             return Refused([f"session {hello.session_name!r} was ended while this client was away, with all its calls"])
         if session is None or session.named is None:
             return None
-        if not hmac.compare_digest(session.named.key, hello.session_key):
+        if not compare_digest(session.named.key, hello.session_key):
             return Refused([f"session {hello.session_name!r} has another secret, or belongs to another key"])
         if session.peer not in (b"", hello.identity) and self._is_connected(session.peer):
             text = f"session {hello.session_name!r} is in use by a client on {session.host}: end that one first"
@@ -262,7 +262,7 @@ class NamedSessions:
             is_named = session is not None and session.named is not None
             return (session, "") if is_named else (None, "this client's session has no name")
         found = self._by_name.get(event.session)
-        right = found is not None and found.named is not None and hmac.compare_digest(found.named.key, event.key)
+        right = found is not None and found.named is not None and compare_digest(found.named.key, event.key)
         if found is None and any_key:
             return None, f"there is no session {event.session!r}"
         if found is None or not (right or any_key):

@@ -38,7 +38,6 @@ freed, ordered by due time; nothing but objects that are being freed is left of 
 
 from __future__ import annotations
 
-import hmac
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -49,6 +48,7 @@ from scaler_io.links.effects import Effect
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_protocol.errors import ProtocolError, StorageFullError
 from scaler_protocol.handshake import Hello, Refused, Role, ServiceKind, Welcome
+from scaler_protocol.light_crypto import compare_digest
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.objects import host_proof, part_count
 from scaler_protocol.plurals import counted
@@ -185,7 +185,7 @@ class StorageEngine:
 
     def _has_other_owner(self, hello: Hello) -> bool:
         entry = self._state.sessions.get(hello.session)
-        return entry is not None and entry.key is not None and not hmac.compare_digest(entry.key, hello.session_key)
+        return entry is not None and entry.key is not None and not compare_digest(entry.key, hello.session_key)
 
     def handle(self, peer: bytes, event: HubEvent, now: float) -> None:
         """Process one event; raises ProtocolError, and changes nothing, if this peer may not send the message."""
@@ -381,7 +381,7 @@ class StorageEngine:
 
     def _prove(self, peer: bytes, event: HostProof) -> None:
         expected = host_proof(self._segments.token, self._segments.challenge, peer)
-        if not self._segments.directory or not hmac.compare_digest(event.proof, expected):
+        if not self._segments.directory or not compare_digest(event.proof, expected):
             raise ProtocolError("HostProof.proof does not answer the challenge of this server")
         if event.lock_file and not event.lock_file.isalnum():
             raise ProtocolError(f"HostProof.lock_file is {event.lock_file!r}, not letters and digits")
@@ -393,7 +393,7 @@ class StorageEngine:
         """The scheduler owns a named session, whichever clients come and go, or ends it."""
         state = self._state
         entry, record = state.sessions.get(event.session), state.peers[peer]
-        if entry is not None and entry.key is not None and not hmac.compare_digest(entry.key, event.key):
+        if entry is not None and entry.key is not None and not compare_digest(entry.key, event.key):
             raise ProtocolError(f"session {event.session} has another key")
         if event.keep:
             state.ended.pop(event.session, None)
