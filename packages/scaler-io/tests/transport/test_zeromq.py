@@ -24,6 +24,7 @@ from scaler_io.links.hub import Hub
 from scaler_io.links.link_record import PeerTimeouts
 from scaler_io.links.streams import HEADER, cut, join
 from scaler_io.links.uplink import LinkState, Uplink
+from scaler_io.transport import zeromq
 from scaler_io.transport.endpoint import ListenError
 from scaler_io.transport.zeromq import Dialer, Listener
 from scaler_protocol.addresses import Address
@@ -227,8 +228,9 @@ def test_a_name_is_tried_in_both_families() -> None:
 
         def turn() -> None:
             turn_of(dialer, events)()
-            if dialer._connection is not None and len(tried) < dialer.uplink.epoch:
-                tried.append(bool(dialer._connection.socket.getsockopt(zmq.IPV6)))
+            connection = dialer._connection
+            if isinstance(connection, zeromq._Connection) and len(tried) < dialer.uplink.epoch:
+                tried.append(bool(connection.socket.getsockopt(zmq.IPV6)))
 
         until(lambda: len(tried) >= 4, turn)
     assert tried[:4] == [False, True, False, True]

@@ -118,8 +118,9 @@ async def _serve(
     options: SchedulerOptions, storage: StorageServer, workers: tuple[ClusterConfig, Forking] | None
 ) -> int:
     """Serve until a signal; returns the exit code."""
-    from scaler_io.security.keyring import ANYONE, WORKER_KEYS
+    from scaler_io.security.keyring import ANYONE, CLIENT_KEYS, WORKER_KEYS
     from scaler_io.transport.in_process import InProcessListener
+    from scaler_io.transport.own_keys import local_socket
     from scaler_scheduler.service.shell import SchedulerService
 
     def end_at_once() -> None:
@@ -130,7 +131,9 @@ async def _serve(
     stop = ending(options.parent_pid, at_once=end_at_once if workers is not None else None)
     workers_key = options.credentials(WORKER_KEYS) if workers is not None else None
     holder = workers_key.holder if workers_key is not None else ANYONE
-    listener = InProcessListener(options.address, options.authorized(), holder)
+    path, client = local_socket(options.address, options.keys, options.insecure), options.credentials(CLIENT_KEYS)
+    local = (path, client.holder) if path is not None and client is not None else None
+    listener = InProcessListener(options.address, options.authorized(), holder, local)
     ready_fd = options.ready_fd
     waits = workers is not None and workers[0].preload is not None
     if waits:

@@ -18,7 +18,7 @@ from scaler_io.links.uplink import Uplink
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.reentrant_lock import ReentrantLock
 from scaler_io.security.keyring import CLIENT_KEYS, Credentials
-from scaler_io.transport.own_keys import credentials_for
+from scaler_io.transport.own_keys import credentials_for, local_socket
 from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ClientForkedError, SessionInUseError
@@ -60,10 +60,12 @@ def dial(
     storage_address: str = "",
     credentials: Credentials | None = None,
     named: SessionName | None = None,
+    local: Path | None = None,
 ) -> IoThread:
     """A running IoThread that connects to a scheduler; raises AddressError.
 
-    Object storage is at `storage_address` if given, else where the scheduler says.
+    Object storage is at `storage_address` if given, else where the scheduler says. At `local` the scheduler may also
+    listen to programs of this user.
     """
     parsed = Address.parse_peer(address)
     if storage_address:
@@ -75,7 +77,8 @@ def dial(
         hello = replace(hello, session_name=session_name, session_key=key, result_credit=0)
 
     def transport() -> Transport:
-        return Dialer(parsed, Uplink(hello, time.monotonic(), timeout_seconds=timeout_seconds), credentials=credentials)
+        uplink = Uplink(hello, time.monotonic(), timeout_seconds=timeout_seconds)
+        return Dialer(parsed, uplink, credentials=credentials, local=local)
 
     def connect(at: Address) -> ObjectConnection:
         patience = min(timeout_seconds, PATIENCE_SECONDS)
@@ -162,10 +165,11 @@ def connect(
                 " pass the address of the scheduler to Client"
             )
         raise ValueError("No scheduler address provided, and not running inside a worker context")
-    credentials = credentials_for(Address.parse_peer(address), *security, CLIENT_KEYS)
+    parsed = Address.parse_peer(address)
+    credentials, local = credentials_for(parsed, *security, CLIENT_KEYS), local_socket(parsed, *security)
     until = time.monotonic() + SESSION_SECONDS
     while True:
-        io = dial(address, identity, name, float(timeout_seconds), storage_address or "", credentials, named)
+        io = dial(address, identity, name, float(timeout_seconds), storage_address or "", credentials, named, local)
         try:
             io.wait_connected(timeout_seconds + CONNECT_GRACE_SECONDS)
             break

@@ -322,6 +322,6 @@ class ServerLoop:
         self._turns.close()
         self._key_timer.cancel()
         self._sweep.close()
-        for readable in (self._listener, *self._listener.watched):
-            self._loop.remove_reader(readable.fileno())
+        for descriptor in (self._listener.fileno(), *(watched.fileno() for watched in self._listener.watched)):
+            self._loop.remove_reader(descriptor)
         self._service.close()

@@ -1,28 +1,32 @@
 """Links within one process: messages are passed as objects, neither encoded nor sent.
 
-One listener receives from other processes and from its own. No descriptor tells of a message from the own process: who
-waits for one is called.
+One listener receives from other processes, over the network and Unix sockets, and from its own. No descriptor tells of
+a message from the own process: who waits for one is called.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from pathlib import Path
+from typing import Final, Generic, TypeVar
 
 from scaler_io.links.streams import Frames
 from scaler_io.links.uplink import Uplink
 from scaler_io.security.authorized import AuthorizedKeys
 from scaler_io.security.keyring import ANYONE, Principal
-from scaler_io.transport.endpoint import TURN_MESSAGES, EpochDialer
+from scaler_io.transport.endpoint import LINGER_SECONDS, TURN_MESSAGES, EpochDialer
+from scaler_io.transport.local_sockets import LocalSockets
 from scaler_io.transport.zeromq import Dialer, Listener
 from scaler_protocol.addresses import Address
 
 if sys.platform != "linux":
     raise ImportError("servers of Scaler run on Linux only")
 
+LOGGER: Final = logging.getLogger("scaler")
 Item = TypeVar("Item")
 
 
@@ -57,14 +61,36 @@ class _Inbox(Generic[Item]):
 class InProcessListener(Listener):
     """A Listener that dialers of its own process reach without the network; close them before it.
 
-    `holder` is whose key they use elsewhere: they prove none here.
+    `holder` is whose key they use elsewhere: they prove none here. `local` is the path at which programs of this user
+    are served as well, and the holder of the key that they use elsewhere.
     """
 
-    def __init__(self, address: Address, keys: AuthorizedKeys | None = None, holder: Principal = ANYONE) -> None:
+    def __init__(
+        self,
+        address: Address,
+        keys: AuthorizedKeys | None = None,
+        holder: Principal = ANYONE,
+        local: tuple[Path, Principal] | None = None,
+    ) -> None:
         super().__init__(address, keys)
         self._holder = holder
+        self._local: LocalSockets | None = None
+        self._user = local[1] if local is not None else ANYONE
         self.inbox: _Inbox[tuple[bytes, list[bytes]]] = _Inbox(_ignore)
         self.connections: dict[bytes, InProcessConnection] = {}
+        if local is not None:
+            self._listen_at(local[0])
+
+    def _listen_at(self, path: Path) -> None:
+        inbox = self.inbox
+        try:
+            self._local = LocalSockets(
+                path, lambda route, frames: inbox.put((route, frames)), lambda: bool(inbox.items)
+            )
+        except OSError as error:
+            LOGGER.info("no Unix socket at %s, programs of this host use the network: %s", path, error)
+            return
+        self.watched = (*self.watched, self._local)
 
     def call_on_arrival(self, arrived: Callable[[], object]) -> None:
         """Call this when there is a message of which no descriptor tells: from this process."""
@@ -82,18 +108,39 @@ class InProcessListener(Listener):
         """Whether the message was accepted; False if the route is gone."""
         connection = self.connections.get(route)
         if connection is None:
+            if self._local is not None and self._is_local(route):
+                return self._local.send(route, frames)
             return super().send(route, frames)
         connection.inbox.put(list(frames))
         return True
 
     def principal(self, route: bytes) -> Principal:
         """Who has sent what came from this route."""
-        return self._holder if route in self.connections else super().principal(route)
+        if route in self.connections:
+            return self._holder
+        return self._user if self._is_local(route) else super().principal(route)
+
+    def _is_local(self, route: bytes) -> bool:
+        return self._local is not None and route in self._local.routes
 
     def cut(self, route: bytes) -> None:
         """Close a connection of another process, even if messages are on their way; ignored for our own process."""
-        if route not in self.connections:
+        if self._local is not None and self._is_local(route):
+            self._local.cut(route)
+        elif route not in self.connections:
             super().cut(route)
+
+    def close_greedy(self, seconds: float, has_peer: Callable[[bytes], bool] | None) -> float:
+        """As of Listener; connections of Unix sockets are closed if they have had no peer for long."""
+        if self._local is not None and has_peer is not None:
+            self._local.close_strangers(seconds, has_peer)
+        return super().close_greedy(seconds, has_peer)
+
+    def close(self) -> None:
+        """Free the addresses, after at most LINGER_SECONDS each for sending the last messages."""
+        if self._local is not None:
+            self._local.close(LINGER_SECONDS)
+        super().close()
 
 
 class InProcessConnection:

@@ -53,6 +53,18 @@ def credentials_for(
     return credentials
 
 
+def local_socket(address: Address, keys: Path | None, insecure: bool) -> Path | None:
+    """Where the service at this address also listens to programs of this user; None if it uses other keys, or none.
+
+    Raises KeyFileError as `key_place` does.
+    """
+    if keys is not None or insecure or not address.is_local or (place := own_keys()) is None:
+        return None
+    from scaler_io.transport.local_sockets import socket_path
+
+    return socket_path(place, address)
+
+
 def own_keys() -> Path | None:
     """The directory of the user's own keys, made if there is none yet; None where services do not run.
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import zmq
 import zmq.backend
@@ -25,7 +25,6 @@ from scaler_io import descriptors
 from scaler_io.links.streams import Frames, cut, join
 from scaler_io.security.keyring import KEY_BYTES
 from scaler_io.transport.connections import ConnectionLimiter
-from scaler_io.transport.curve import Gate
 from scaler_io.transport.frame_properties import property_of
 
 # On PyPy a view of a frame does not keep the frame's memory.
@@ -174,8 +173,14 @@ class AcceptMonitor:
             (self._limiter.accepted if accepted else self._limiter.disconnected)(value)
 
 
-Watched = AcceptMonitor | Gate
-"""Has a descriptor, and `process_events` to call when that is readable."""
+class Watched(Protocol):
+    """A further descriptor of a listener, which must be watched."""
+
+    def fileno(self) -> int:
+        """The descriptor."""
+
+    def process_events(self) -> None:
+        """Handle what the descriptor tells of."""
 
 
 def cut_keys(keys: set[bytes], monitor: AcceptMonitor, limiter: ConnectionLimiter) -> None:

@@ -9,7 +9,8 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
@@ -56,6 +57,9 @@ from scaler_io.transport.sockets import (
 )
 from scaler_protocol.addresses import Address
 from scaler_protocol.messages import MESSAGE_MOST
+
+if TYPE_CHECKING:
+    from scaler_io.transport.local_sockets import LocalDialed
 
 _REASONS = {
     int(zmq.EVENT_DISCONNECTED): "connection closed",
@@ -241,6 +245,10 @@ class _Connection:
             raise OSError(f"cannot connect to {address}: {zmq.strerror(error.errno or 0)}") from None
         self.lost()  # the monitor's descriptor signals nothing before the first read
 
+    def filenos(self) -> tuple[int, ...]:
+        """The descriptors to wait on."""
+        return self.socket.FD, self.monitor.FD
+
     def readable(self) -> bool:
         """Whether a message is there, or the connection is known to be gone; also re-arms the descriptor's edge."""
         self._was_readable = is_readable(self.socket)
@@ -283,8 +291,8 @@ class _Connection:
         self.socket.close(linger=int(linger * 1000))
 
 
-class Dialer(EpochDialer[_Connection]):
-    """Connects an Uplink over ZeroMQ. Not thread-safe: one thread or loop owns it."""
+class Dialer(EpochDialer["_Connection | LocalDialed"]):
+    """Connects an Uplink over ZeroMQ, or a Unix socket of this user. Not thread-safe: one thread or loop owns it."""
 
     def __init__(
         self,
@@ -293,10 +301,15 @@ class Dialer(EpochDialer[_Connection]):
         context: Context | None = None,
         *,
         credentials: Credentials | None = None,
+        local: Path | None = None,
     ) -> None:
-        """With a `context` of the caller no thread is started, and `close` does not wait for the last messages."""
+        """With a `context` of the caller no thread is started, and `close` does not wait for the last messages.
+
+        `local` is where the service may also listen to programs of this user.
+        """
         super().__init__(uplink, address)
         self._credentials = credentials
+        self._local = (address, local) if local is not None else None
         self._suspects = False
         """Whether the last connection has failed as if the service had another key: the next one has a control."""
         self._control: Control | None = None
@@ -308,9 +321,14 @@ class Dialer(EpochDialer[_Connection]):
         self._demand = KeyDemand(self._context, address)
         # ZeroMQ's own poller examines every socket at each call; polling their descriptors is enough.
         self._inputs = InputPoller(())
-        self._waited: tuple[_Connection | None, int] = (None, -1)
+        self._waited: tuple[_Connection | LocalDialed | None, int] = (None, -1)
 
-    def _connect(self, epoch: int) -> _Connection:
+    def _connect(self, epoch: int) -> _Connection | LocalDialed:
+        if self._local is not None and self._local[0] == self.address:
+            from scaler_io.transport.local_sockets import LocalDialed
+
+            with contextlib.suppress(OSError):  # no service is there, or it has no such socket
+                return LocalDialed.to(self._local[1])
         # A host name may have addresses of both families, and ZeroMQ tries only one: alternate between them.
         ipv6 = ":" in self.address.host or (not self.address.is_numeric and epoch % 2 == 0)
         self._judge_control()
@@ -334,7 +352,9 @@ class Dialer(EpochDialer[_Connection]):
             self._control.close()
             self._control = None
 
-    def _refused(self, connection: _Connection) -> str:
+    def _refused(self, connection: _Connection | LocalDialed) -> str:
+        if not isinstance(connection, _Connection):
+            return ""
         reason, final = connection.failure
         if self._credentials is None:
             reason = reason or self._demand.reason(connection.ipv6)
@@ -352,9 +372,7 @@ class Dialer(EpochDialer[_Connection]):
 
     def filenos(self) -> tuple[int, ...]:
         """The descriptors to wait on; they change with every epoch."""
-        if self._connection is None:
-            return ()
-        return tuple(watched.FD for watched in (self._connection.socket, self._connection.monitor))
+        return () if self._connection is None else self._connection.filenos()
 
     def wait(self, wake: int, seconds: float) -> bool:
         """Block until a message, a broken connection, or input on descriptor `wake`; returns whether on `wake`.
