@@ -2,8 +2,10 @@
 
 A message costs a scheduler as much as many outcomes in it, so a busy one handles more tasks per second if they come
 together. An outcome that waits leaves its worker idle unless the host has another task queued. Hence two waits: a
-short one for hosts with nothing queued, and a longer one for the others. A busy scheduler gives its hosts as many tasks
-ahead as end in the longer wait, and can recall them. Tasks so short that hosts have queues anyway need neither.
+longer one for hosts with tasks queued, and a short one for the others. The outcome of a session that has no other run
+at the host has the short one, too: nothing would join it, and its caller probably waits for it. A busy scheduler gives
+its hosts as many tasks ahead as end in the longer wait, and can recall them. What is more urgent waits behind these, so
+there are no more, and none of long tasks. Tasks so short that hosts have queues anyway need neither.
 
 For the same reason a busy scheduler fills one host after the other, instead of sending a few short tasks to each.
 
@@ -13,7 +15,6 @@ the outcome, and up to the length of the run when it does not, since outcomes an
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 RISE: Final = 0.3
@@ -41,7 +42,8 @@ def told_load(before: float, measured: float, seconds: float) -> float:
     with these values it stays at 0.75, and 4 outcomes (simulated, also with 4,000 hosts).
     """
     share = RISE if measured > before else FALL
-    return before + (measured - before) * (1.0 - (1.0 - share) ** seconds)
+    left: float = (1.0 - share) ** seconds
+    return measured + (before - measured) * left
 
 
 def pressure(busy: float) -> float:
@@ -57,8 +59,8 @@ def wait_seconds(pressure: float, run_seconds: float, *, has_queued: bool) -> fl
 
 
 def tasks_ahead(pressure: float, run_seconds: float, workers: int) -> int:
-    """How many tasks a host is given beyond one for each worker: as many as end while an outcome waits."""
-    return math.ceil(pressure**2 * min(QUEUED_WAIT_SECONDS / run_seconds, QUEUED_WAIT_SHARE) * workers)
+    """How many tasks a host is given beyond one for each worker: as many as end while an outcome waits, no more."""
+    return int(pressure**2 * min(QUEUED_WAIT_SECONDS / run_seconds, QUEUED_WAIT_SHARE) * workers)
 
 
 def tasks_together(pressure: float, run_seconds: float, workers: int) -> int:
@@ -70,4 +72,4 @@ def tasks_together(pressure: float, run_seconds: float, workers: int) -> int:
 
 def most_ahead(pressure: float, workers: int) -> int:
     """The most that `tasks_ahead` returns, for any duration."""
-    return math.ceil(pressure**2 * QUEUED_WAIT_SHARE * workers)
+    return int(pressure**2 * QUEUED_WAIT_SHARE * workers)

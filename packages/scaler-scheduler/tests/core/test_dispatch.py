@@ -77,7 +77,7 @@ def measured(driver: SchedulerDriver, agent: bytes, client: bytes, seconds: floa
             driver.done(agent, runs, seconds=seconds)
 
 
-@pytest.mark.parametrize(("seconds", "ahead"), [(0.1, 16), (1.0, 16), (10.0, 2)])
+@pytest.mark.parametrize(("seconds", "ahead"), [(0.1, 16), (1.0, 16), (10.0, 1), (20.0, 0)])
 def test_a_busy_scheduler_sends_as_many_long_tasks_ahead_as_end_while_an_outcome_waits(
     driver: SchedulerDriver, seconds: float, ahead: int
 ) -> None:

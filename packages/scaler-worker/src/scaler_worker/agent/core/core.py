@@ -212,7 +212,7 @@ class AgentCore:
             in_flight.needed.clear()
         self._results_at = math.inf
         if self._results:
-            due = self._results.due(now, has_queued=bool(waiting))
+            due = self._results.due(now, in_flight.will_join)
             if now >= due or any(isinstance(effect, events.EndAgent) for effect in self._effects):
                 self._effects += map(events.SendToScheduler, self._results.take())
             else:

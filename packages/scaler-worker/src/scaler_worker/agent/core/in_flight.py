@@ -79,6 +79,15 @@ class InFlight:
         """Runs that wait for a worker."""
         return self.waiting.count + len(self.limited.runs)
 
+    def will_join(self, session: int) -> bool:
+        """Whether further outcomes of this session come, and workers have their next runs here meanwhile."""
+        if not self.waiting.count:
+            return False
+        running = (self._workers.by_number[number].next_entry() for number in self._workers.running)
+        return self.waiting.has_runs_of(session) or any(
+            entry is not None and entry[TASK] >> SESSION_BITS == session for entry in running
+        )
+
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def queue(self, entries: Sequence[Entry], now: float) -> None:
@@ -210,6 +219,8 @@ class InFlight:
                 self._report_and_keep([entry[TASK]], batch.part(at, at + 1))
         else:
             self._report_and_keep(tasks, batch)
+        if any(entry[GROUP].takes for entry in entries):
+            self._results.hurry()  # another run may wait for what these took
 
     def _report(self, tasks: list[int], batch: frames.RunsEnded) -> int:
         """Report the outcomes of these tasks; returns the size of their payloads in bytes."""

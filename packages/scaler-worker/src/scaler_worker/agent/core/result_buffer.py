@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from scaler_protocol.coalescing import pressure, wait_seconds
 from scaler_protocol.ids import SESSION_BITS
@@ -66,13 +66,20 @@ class ResultBuffer:
         """The scheduler is busy for this share of its time."""
         self._pressure = pressure(busy)
 
-    def due(self, now: float, *, has_queued: bool) -> float:
-        """When to `take` what is here; call it in each turn. `has_queued`: whether runs are queued at this host."""
+    def due(self, now: float, will_join: Callable[[int], bool]) -> float:
+        """When to `take` what is here; call it in each turn.
+
+        `will_join` tells whether further outcomes of a session come, while runs are queued at this host.
+        """
         if not self._shortest or self._output or self._full:
             return now
         if self._since is None:
             self._since = now
-        return self._since + wait_seconds(self._pressure, self._shortest, has_queued=has_queued)
+        return self._since + wait_seconds(self._pressure, self._shortest, has_queued=all(map(will_join, self._open)))
+
+    def hurry(self) -> None:
+        """What is here waits no longer."""
+        self._shortest = 0.0
 
     def __bool__(self) -> bool:
         return bool(self._open or self._full or self._output)

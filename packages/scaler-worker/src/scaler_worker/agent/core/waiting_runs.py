@@ -36,6 +36,10 @@ class WaitingRuns:
     def __iter__(self) -> Iterator[Entry]:
         return (entry for key in self._keys for queue in self._levels[key].values() for entry in queue)
 
+    def has_runs_of(self, session: int) -> bool:
+        """Whether runs of this session wait."""
+        return any(session in turns for turns in self._levels.values())
+
     def _queue(self, key: _Level, session: int) -> deque[Entry]:
         turns = self._levels.get(key)
         if turns is None:
