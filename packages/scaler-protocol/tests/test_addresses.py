@@ -93,3 +93,8 @@ def test_services_stand_beside_each_other() -> None:
 def test_who_can_reach_it(text: str, local: bool, numeric: bool) -> None:
     address = Address.parse(text)
     assert (address.is_local, address.is_numeric) == (local, numeric)
+
+
+def test_an_address_with_a_port_above_the_last_one_says_which_that_is() -> None:
+    with pytest.raises(AddressError, match=r"'tcp://host:99999': the last port is 65,535; write tcp://host:port"):
+        Address.parse("tcp://host:99999")

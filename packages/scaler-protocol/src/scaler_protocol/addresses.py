@@ -11,7 +11,7 @@ from scaler_protocol.errors import AddressError
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.ranges import Text
 
-_TCP = re.compile(r"tcp://(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:\[\]/]+)):(?P<port>[0-9]{1,5})")
+_TCP = re.compile(r"tcp://(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:\[\]/]+)):(?P<port>[0-9]{1,9})")
 _LAST_PORT = 65535
 _ADDRESS = Text(4096)
 _SOCKET_PATH_BYTES = 107
@@ -41,8 +41,9 @@ class Address:
         if text.startswith("ipc://") and len(text) > len("ipc://"):
             return cls(path=text.removeprefix("ipc://"))
         match = _TCP.fullmatch(text)
-        if match is None or int(match["port"]) > _LAST_PORT or _ip(match["six"] or "::") is None:
-            raise AddressError(f"address {text!r}: write tcp://host:port, tcp://[::1]:port or ipc:///path")
+        last = f"the last port is {_LAST_PORT:,}; " if match is not None and int(match["port"]) > _LAST_PORT else ""
+        if match is None or last or _ip(match["six"] or "::") is None:
+            raise AddressError(f"address {text!r}: {last}write tcp://host:port, tcp://[::1]:port or ipc:///path")
         return cls(host=match["six"] or match["host"], port=int(match["port"]))
 
     @classmethod
