@@ -15,6 +15,7 @@ import socket
 import struct
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -28,8 +29,10 @@ if sys.platform != "linux":
     raise ImportError("services that listen at these sockets run on Linux only")
 
 _SIZE: Final = struct.Struct("<I")
-_READ_BYTES: Final = 256 * 1024
+_READ_BYTES: Final = 64 * 1024
 """Bytes that are read at once; longer messages are read into a buffer of their own."""
+_BUFFER_BYTES: Final = 4 * 1024 * 1024
+"""What we ask the kernel to keep of unread messages; it has a limit of its own (net.core.wmem_max)."""
 _LONGEST: Final = MESSAGE_MOST + 1024
 """Longest frame: a message, its header, and the size of its columns."""
 _BACKLOG: Final = 128
@@ -55,6 +58,7 @@ class LocalConnection:
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
         self._socket = connected
         self._poll: select.epoll | None = None
         self._messages: list[list[bytes]] = []
@@ -63,7 +67,7 @@ class LocalConnection:
         self._long: memoryview | None = None
         """The part of a long message that is still to be read, and all of it."""
         self._whole = bytearray()
-        self._unsent = bytearray()
+        self._unsent: deque[memoryview] = deque()
         self._reason: str | None = None
 
     def watch(self, poll: select.epoll) -> None:
@@ -87,23 +91,20 @@ class LocalConnection:
         return taken
 
     def _read(self) -> None:
-        """Read once."""
+        """Read once, and the rest of a long message as far as it has arrived."""
         if self._reason is not None:
             return
         try:
-            if self._long is not None:
+            if self._long is None:
+                read = self._socket.recv(_READ_BYTES)
+                self._reason = None if read else "connection closed"
+                self._cut(self._rest + read if self._rest else read)
+            while self._long is not None and self._reason is None:
                 self._read_long(self._socket.recv_into(self._long))
-                return
-            read = self._socket.recv(_READ_BYTES)
         except BlockingIOError:
-            return
+            pass
         except OSError as error:
             self._reason = error.strerror or str(error)
-            return
-        if not read:
-            self._reason = "connection closed"
-            return
-        self._cut(self._rest + read if self._rest else read)
 
     def _read_long(self, count: int) -> None:
         assert self._long is not None
@@ -136,35 +137,37 @@ class LocalConnection:
     def send(self, frames: Frames) -> bool:
         """Send a message, now or when the peer has read; False if the connection is gone."""
         frame = join(frames)
-        message = _SIZE.pack(len(frame)) + frame
-        if self._unsent:
-            self._unsent += message
-            return self._reason is None
+        size = _SIZE.pack(len(frame))
+        waits = bool(self._unsent)
+        self._unsent += (memoryview(size + frame),) if len(frame) < _READ_BYTES else map(memoryview, (size, frame))
+        if not waits:
+            self._send()
+            if self._unsent:
+                self._ask_for_room(True)
+        return self._reason is None
+
+    def _send(self) -> None:
+        """Send what waits, as far as there is room."""
+        unsent = self._unsent
         try:
-            sent = self._socket.send(message)
+            while unsent:
+                sent = self._socket.send(unsent[0])
+                if sent < len(unsent[0]):
+                    unsent[0] = unsent[0][sent:]
+                else:
+                    unsent.popleft()
         except BlockingIOError:
-            sent = 0
+            pass
         except OSError as error:
             self._reason = error.strerror or str(error)
-            return False
-        if sent < len(message):
-            self._unsent += memoryview(message)[sent:]
-            self._ask_for_room(True)
-        return True
+            unsent.clear()
 
     def flush(self) -> None:
-        """Send what waits, as far as there is room."""
-        if not self._unsent:
-            return
-        try:
-            del self._unsent[: self._socket.send(self._unsent)]
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._reason = error.strerror or str(error)
-            self._unsent.clear()
-        if not self._unsent:
-            self._ask_for_room(False)
+        """Send what has waited, as far as there is room now."""
+        if self._unsent:
+            self._send()
+            if not self._unsent:
+                self._ask_for_room(False)
 
     def _ask_for_room(self, asks: bool) -> None:
         if self._poll is not None:
@@ -179,7 +182,8 @@ class LocalConnection:
         if self._unsent and linger and self._reason is None:
             self._socket.settimeout(linger)
             with contextlib.suppress(OSError):
-                self._socket.sendall(self._unsent)
+                for part in self._unsent:
+                    self._socket.sendall(part)
         self._socket.close()
 
 
