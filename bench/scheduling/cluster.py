@@ -50,8 +50,6 @@ REPORT_SECONDS = 2.0
 """How often a host reports, unless heartbeats are rarer than that: the default of agents."""
 STEP_SECONDS = 0.005
 """Virtual seconds from one look at the hosts to the next one."""
-LONGER_WAITS = hasattr(SchedulerCore, "note_busy")
-"""Whether outcomes wait longer while tasks are queued: not so in earlier checkouts."""
 
 
 class CountedUplink(Uplink):
@@ -129,8 +127,7 @@ class Host(Peer):
         for _, run, task, seconds in ended:
             self.results.append(task, (run, 0, RESULT, _profile(run % self.workers, seconds), False))
         self.results.wait(self.uplink.busy)
-        queued: dict[str, Any] = {"has_queued": bool(self.queue)} if LONGER_WAITS else {}
-        send_at = self.results.due(now, **queued) if self.results else math.inf
+        send_at = self.results.due(now, lambda session: bool(self.queue)) if self.results else math.inf
         if self.results and now >= send_at:
             send_at = math.inf
             for message in self.results.take():
@@ -294,8 +291,7 @@ class Service:
     def saturate(self) -> None:
         """Be as busy as a scheduler that does not keep up: time in turns is not part of virtual time."""
         self.hub.busy = 1.0
-        if LONGER_WAITS:
-            self.core.note_busy(1.0)
+        self.core.note_busy(1.0)
 
     def turn(self, now: float) -> float:
         """Take a turn; returns when the next one is due."""
