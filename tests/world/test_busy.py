@@ -12,7 +12,7 @@ from scaler_io.service.server_loop import ServiceTurn
 from scaler_protocol.messages import Group
 from world.cluster import CONFIG, World, plans
 from world.licenses import needing
-from world.plans import FUNCTION, OTHER_FUNCTION, Plan
+from world.plans import FUNCTION, LOST_RUNS, OTHER_FUNCTION, Plan
 
 
 @pytest.fixture(autouse=True)
@@ -70,3 +70,19 @@ def test_no_long_task_is_sent_ahead_of_urgent_ones(busy: float) -> None:
     urgent, began = world.client.submit(*plans(4, 60.0), group=Group(FUNCTION, priority=5)), world.now
     world.until(lambda: all(map(world.executions, urgent)), 100.0)
     assert world.now - began < 60.0
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_what_kills_its_hosts_is_found_although_what_ended_before_it_is_not_told(workers: int) -> None:
+    world = World(hosts=[workers] * 6)
+    keep_busy(world, 1.0)
+    mates = world.client.submit(*plans(24 * workers, 0.1))  # after these, hosts are sent more runs than workers
+    world.finish(4.0)
+    mates += world.client.submit(*plans(12 * workers, 1.6))
+    (deadly,) = world.client.submit(Plan(0.005, kills_host=1000))
+    mates += world.client.submit(*plans(12 * workers, 1.6))
+    world.finish(40.0)
+    assert type(deadly.error).__name__ == "WorkerDiedError"
+    assert len(world.executions(deadly)) <= LOST_RUNS + 1
+    world.check_as_expected(mates)
+    world.rest()

@@ -466,7 +466,7 @@ class Completion:
 
         Those that it cannot have received, `unsent`, have not, and are no attempts.
         """
-        blamed = blame(agent, unsent) if charged else NOBODY
+        blamed = blame(agent, unsent, outcomes_wait=self._state.outcomes_wait) if charged else NOBODY
         on_workers = agent.on_workers(unsent)
         self._state.long_results.over(agent.runs)
         records, agent.runs = list(agent.runs.values()), {}

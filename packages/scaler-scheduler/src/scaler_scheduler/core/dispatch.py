@@ -104,6 +104,7 @@ class Dispatch:
     def note_busy(self, share: float) -> None:
         """The scheduler is busy for this share of its time: more tasks are dispatched ahead, or fewer."""
         self._pressure = pressure(share)
+        self._state.outcomes_wait = self._pressure > 0.0
 
     def queue_defined(self, functions: Iterable[FunctionRecord], now: float) -> None:
         """The bytes of these functions have arrived: queue the tasks that were HELD for them."""

@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import field
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Final, cast
 
 from scaler_protocol.lazy_dataclass import dataclass
@@ -601,6 +601,12 @@ class AgentRecord:
         new = [run for run in others if run in self.unreported]
         freed = max(0, self.workers - self.unused - len(reported))
         return self.blocked.union((reported + queued[:freed] + new)[: self.workers])
+
+    def next_queued(self, unsent: AbstractSet[int]) -> set[int]:
+        """Runs reported as queued that come next: they have begun if earlier ones have ended, which may be unknown."""
+        known = self.blocked.union(self.running, unsent)
+        queued = (run for run in self.runs if run not in known and run not in self.unreported)
+        return set(islice(queued, self.workers))
 
     def newest(self, unsent: AbstractSet[int]) -> set[int]:
         """The newest runs sent since the last report: one of them may have ended the agent on arrival."""

@@ -81,6 +81,8 @@ class SchedulerState:
         self.out: list[Effect | SendToStorage | WriteDump] = []
         self.nested_lanes: dict[LaneRecord, None] = {}
         """Lanes with an agent of their own that have new tasks."""
+        self.outcomes_wait = False
+        """Whether agents may keep outcomes back, since the scheduler is busy (`scaler_protocol.coalescing`)."""
         self.recorder: Recorder | None = None
         """Records events for a journal; None without one."""
         self.refusal = ""

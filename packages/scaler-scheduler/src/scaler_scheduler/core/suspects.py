@@ -35,14 +35,18 @@ class Blame(NamedTuple):
 NOBODY = Blame(set(), set(), set())
 
 
-def blame(agent: AgentRecord, unsent: AbstractSet[int]) -> Blame:
-    """The runs that may have ended this agent; it cannot have received those that are `unsent`."""
+def blame(agent: AgentRecord, unsent: AbstractSet[int], *, outcomes_wait: bool) -> Blame:
+    """The runs that may have ended this agent; it cannot have received those that are `unsent`.
+
+    If `outcomes_wait` at agents, since the scheduler is busy, queued runs may have begun in place of reported ones.
+    """
     running = agent.on_workers(unsent)
-    exposed = running | agent.newest(unsent)
+    begun = running | agent.next_queued(unsent) if outcomes_wait else running
+    exposed = begun | agent.newest(unsent)
     suspects = {run for run in exposed if (notes := agent.runs[run].notes) is not None and notes.suspect}
     if suspects:
         return Blame(running, suspects, set())
-    charged = running if len(running) == 1 else set()
+    charged = begun if len(begun) == 1 else set()
     return Blame(running, charged, exposed - charged)
 
 
