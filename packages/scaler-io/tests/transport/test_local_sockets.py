@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import struct
@@ -16,12 +17,15 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("servers run on Linux", allow_module_level=True)
 
-from scaler_io.links.events import LinkRefused, LinkUp, UplinkEvent
+from scaler_io.links.events import LinkDown, LinkRefused, LinkUp, UplinkEvent
 from scaler_io.links.hub import Hub
 from scaler_io.links.link_record import PeerTimeouts
 from scaler_io.links.uplink import Uplink
-from scaler_io.security.keyring import KeyRole, Principal
+from scaler_io.security.authorized import AuthorizedKeys
+from scaler_io.security.key_files import load_credentials, make_keys, revoke_key
+from scaler_io.security.keyring import Credentials, KeyRole, Principal
 from scaler_io.transport.connections import HELLO_SECONDS
+from scaler_io.transport.curve import new_pair
 from scaler_io.transport.in_process import InProcessListener
 from scaler_io.transport.local_sockets import LocalDialed, socket_path
 from scaler_io.transport.own_keys import local_socket
@@ -40,9 +44,11 @@ SIZE = struct.Struct("<I")
 class Served:
     """A hub whose listener has a Unix socket, and everybody who dials it."""
 
-    def __init__(self, path: Path, address: Address | None = None) -> None:
+    def __init__(
+        self, path: Path, address: Address | None = None, keys: AuthorizedKeys | None = None, user: Principal = USER
+    ) -> None:
         self.path = path
-        self.listener = InProcessListener(address or Address("127.0.0.1", 0), local=(path, USER))
+        self.listener = InProcessListener(address or Address("127.0.0.1", 0), keys, local=(path, user))
         self.hub = Hub(
             1,
             admit=lambda hello: Welcome(1),
@@ -53,10 +59,10 @@ class Served:
         self.malformed = 0
         self.dialers: dict[Dialer, list[UplinkEvent]] = {}
 
-    def dial(self, name: bytes = b"c", *, role: int = Role.CLIENT) -> Dialer:
+    def dial(self, name: bytes = b"c", *, role: int = Role.CLIENT, credentials: Credentials | None = None) -> Dialer:
         """One more who dials."""
         uplink = Uplink(Hello(role, name * 16, 5, session=1), time.monotonic(), timeout_seconds=60)
-        dialer = Dialer(self.listener.address, uplink, local=self.path)
+        dialer = Dialer(self.listener.address, uplink, credentials=credentials, local=self.path)
         self.dialers[dialer] = []
         return dialer
 
@@ -90,9 +96,9 @@ class Served:
                 ends = [self.listener.fileno(), *(watched.fileno() for watched in self.listener.watched)]
                 select.select([*ends, *(at for dialer in self.dialers for at in dialer.filenos())], (), (), 0.01)
 
-    def connected(self, *, role: int = Role.CLIENT) -> Dialer:
-        """Somebody who is welcome."""
-        dialer = self.dial(role=role)
+    def connected(self, *, credentials: Credentials | None = None) -> Dialer:
+        """A client that is welcome."""
+        dialer = self.dial(credentials=credentials)
         self.until(lambda: any(isinstance(event, LinkUp) for event in self.dialers[dialer]))
         return dialer
 
@@ -125,7 +131,7 @@ def connect(path: Path) -> socket.socket:
     return stranger
 
 
-@pytest.mark.parametrize("size", [0, 100_000, 3_000_000])
+@pytest.mark.parametrize("size", [0, 20_000, 100_000, 3_000_000])
 def test_messages_of_any_size_travel_both_ways_in_order(served: Served, size: int) -> None:
     dialer = served.connected()
     assert is_local(dialer)
@@ -142,6 +148,39 @@ def test_messages_of_any_size_travel_both_ways_in_order(served: Served, size: in
         ]
 
 
+def test_a_service_may_send_more_than_it_receives_as_over_the_network(served: Served) -> None:
+    dialer = served.connected()
+    served.hub.send(b"c" * 16, output(1, MESSAGE_MOST + 5000))
+    served.until(lambda: any(isinstance(event, Output) for event in served.dialers[dialer]))
+    assert sum(isinstance(event, LinkUp) for event in served.dialers[dialer]) == 1
+
+
+def test_the_last_messages_of_a_client_that_is_gone_arrive_though_it_was_sent_some(served: Served) -> None:
+    dialer = served.connected()
+    for number in range(3):
+        dialer.uplink.send(Cancel((number,)))
+    dialer.close()
+    del served.dialers[dialer]
+    served.hub.send(b"c" * 16, Cancel((9,)))
+    for route, written in served.hub.outgoing():
+        served.listener.send(route, written)
+    served.until(lambda: Cancel((2,)) in served.heard)
+
+
+def test_the_last_messages_of_a_service_that_is_gone_arrive_though_it_was_sent_some(tmp_path: Path) -> None:
+    served = Served(tmp_path / "s.socket")
+    with closing(served.connected()) as dialer:
+        served.hub.send(b"c" * 16, Cancel((1,)))
+        for route, written in served.hub.outgoing():
+            served.listener.send(route, written)
+        served.listener.close()
+        dialer.uplink.send(Cancel((2,)))
+        now = time.monotonic()
+        assert dialer.flush(now) == []
+        events = [*dialer.turn(now), *dialer.turn(now)]
+    assert events[0] == Cancel((1,)) and isinstance(events[1], LinkDown)
+
+
 def test_a_peer_that_does_not_read_holds_nobody_up(served: Served) -> None:
     slow, quick = served.connected(), served.dial(b"q")
     slow_events = served.dialers.pop(slow)
@@ -152,6 +191,22 @@ def test_a_peer_that_does_not_read_holds_nobody_up(served: Served) -> None:
     served.until(lambda: Cancel((1,)) in served.dialers[quick])
     served.dialers[slow] = slow_events
     served.until(lambda: sum(isinstance(event, Output) for event in slow_events) == 20)
+
+
+def test_the_network_is_not_held_up_by_those_who_send_without_end(tmp_path: Path) -> None:
+    served = Served(tmp_path / "s.socket")
+    served.path = tmp_path / "none.socket"
+    distant = served.connected()
+    distant.uplink.send(Cancel((1,)))
+    distant.flush(time.monotonic())
+    served.until(served.listener.readable)
+    for _ in range(100):
+        served.listener.inbox.put((b"local", []))
+    assert served.listener.readable()
+    received = [route for _ in range(2) for route, _ in served.listener.receive(8)]
+    assert received.count(b"local") == 8 and len(received) == 9
+    served.path = tmp_path / "s.socket"
+    served.close()
 
 
 def test_where_no_service_listens_at_the_path_the_network_is_used(tmp_path: Path) -> None:
@@ -219,6 +274,27 @@ def test_a_message_that_ends_early_is_dropped(served: Served) -> None:
     dialer.uplink.send(Cancel((1,)))
     served.until(lambda: Cancel((1,)) in served.heard)
     assert served.malformed == 0
+
+
+def test_when_the_users_key_is_revoked_its_connections_end_and_the_network_says_why(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    make_keys(keys, new_pair)
+    client = load_credentials(keys, [KeyRole.CLIENT])
+    served = Served(keys / "s.socket", keys=AuthorizedKeys(keys), user=client.holder)
+    dialer = served.connected(credentials=client)
+    assert is_local(dialer)
+    with connect(served.path) as waiting:
+        revoke_key(keys, "client")
+        revoked = served.listener.revoked()
+        served.hub.revoke(revoked)
+        served.hub.tick(time.monotonic())
+        with contextlib.suppress(ConnectionResetError):
+            assert waiting.recv(1) == b""
+    served.listener.close_greedy(1.0, lambda route: True)
+    events = served.dialers[dialer]
+    served.until(lambda: any(isinstance(event, LinkRefused) for event in events))
+    assert "was revoked" in str(events[-1])
+    served.close()
 
 
 def test_a_connection_without_a_hello_is_closed_and_a_peers_is_not(served: Served) -> None:

@@ -132,8 +132,10 @@ async def _serve(
     workers_key = options.credentials(WORKER_KEYS) if workers is not None else None
     holder = workers_key.holder if workers_key is not None else ANYONE
     path, client = local_socket(options.address, options.keys, options.insecure), options.credentials(CLIENT_KEYS)
-    local = (path, client.holder) if path is not None and client is not None else None
-    listener = InProcessListener(options.address, options.authorized(), holder, local)
+    authorized, local = options.authorized(), None
+    if path is not None and client is not None and authorized is not None and authorized.accepts(client.holder):
+        local = path, client.holder
+    listener = InProcessListener(options.address, authorized, holder, local)
     ready_fd = options.ready_fd
     waits = workers is not None and workers[0].preload is not None
     if waits:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from scaler_io.security.key_files import AUTHORIZED, keyring_version, load_credentials, load_keyring
-from scaler_io.security.keyring import KeyFileError, Keyring, KeyRole
+from scaler_io.security.keyring import KeyFileError, Keyring, KeyRole, Principal
 from scaler_protocol.plurals import counted
 
 LOGGER: Final = logging.getLogger("scaler")
@@ -29,6 +29,10 @@ class AuthorizedKeys:
 
     def _load(self) -> Keyring:
         return {**load_keyring(self._directory), self.own.holder.key: self.own.holder}
+
+    def accepts(self, holder: Principal) -> bool:
+        """Whether this key is listed now, with this role."""
+        return self.keyring.get(holder.key) == holder
 
     def reload(self) -> None:
         """Read the list again if its file has changed, or could not be read: its mode may have been mended since."""

@@ -75,6 +75,7 @@ class InProcessListener(Listener):
         super().__init__(address, keys)
         self._holder = holder
         self._local: LocalSockets | None = None
+        self._is_networks_turn = False
         self._user = local[1] if local is not None else ANYONE
         self.inbox: _Inbox[tuple[bytes, list[bytes]]] = _Inbox(_ignore)
         self.connections: dict[bytes, InProcessConnection] = {}
@@ -101,8 +102,18 @@ class InProcessListener(Listener):
         return super().readable() or bool(self.inbox.items)
 
     def receive(self, limit: int = TURN_MESSAGES) -> list[tuple[bytes, list[bytes]]]:
-        """Up to `limit` messages, each as route and frames."""
+        """Up to `limit` messages, each as route and frames; the network and the others take turns if both have some."""
+        self._is_networks_turn = self._was_readable and not self._is_networks_turn
+        if self._is_networks_turn and (received := super().receive(limit)):
+            return received
         return self.inbox.take(limit) or super().receive(limit)
+
+    def revoked(self) -> set[bytes]:
+        """Keys that are accepted no longer since the last call; their connections are closed."""
+        keys = super().revoked()
+        if self._local is not None and self._user.key in keys:
+            self._local.revoke()
+        return keys
 
     def send(self, route: bytes, frames: Frames) -> bool:
         """Whether the message was accepted; False if the route is gone."""

@@ -29,8 +29,13 @@ if sys.platform != "linux":
     raise ImportError("services that listen at these sockets run on Linux only")
 
 _SIZE: Final = struct.Struct("<I")
-_READ_BYTES: Final = 64 * 1024
-"""Bytes that are read at once; longer messages are read into a buffer of their own."""
+_READ_BYTES: Final = 16 * 1024
+"""Bytes that are read at once, and handled before more is read, so that other peers wait for few small messages.
+
+Longer messages are read into a buffer of their own.
+"""
+_JOINED_BYTES: Final = 64 * 1024
+"""A message below this is sent together with its size."""
 _BUFFER_BYTES: Final = 4 * 1024 * 1024
 """What we ask the kernel to keep of unread messages; it has a limit of its own (net.core.wmem_max)."""
 _LONGEST: Final = MESSAGE_MOST + 1024
@@ -69,6 +74,8 @@ class LocalConnection:
         self._whole = bytearray()
         self._unsent: deque[memoryview] = deque()
         self._reason: str | None = None
+        self.longest = _LONGEST
+        """Bytes of the longest frame that is received."""
 
     def watch(self, poll: select.epoll) -> None:
         """Tell this instance of input, and of room for what waits."""
@@ -96,9 +103,7 @@ class LocalConnection:
             return
         try:
             if self._long is None:
-                read = self._socket.recv(_READ_BYTES)
-                self._reason = None if read else "connection closed"
-                self._cut(self._rest + read if self._rest else read)
+                self._cut(self._socket.recv(_READ_BYTES))
             while self._long is not None and self._reason is None:
                 self._read_long(self._socket.recv_into(self._long))
         except BlockingIOError:
@@ -115,13 +120,17 @@ class LocalConnection:
             self._messages.append(cut(memoryview(self._whole)))
             self._long, self._whole = None, bytearray()
 
-    def _cut(self, data: bytes) -> None:
+    def _cut(self, read: bytes) -> None:
         """Cut the messages out of what was read."""
+        if not read:
+            self._reason = "connection closed"
+            return
+        data = self._rest + read if self._rest else read
         at, end = 0, len(data)
         while end - at >= _SIZE.size:
             size = _SIZE.unpack_from(data, at)[0]
             start = at + _SIZE.size
-            if size > _LONGEST:
+            if size > self.longest:
                 self._reason = f"a message of {size:,} bytes, more than {MESSAGE_MOST:,}"
                 return
             if end - start < size:
@@ -139,7 +148,7 @@ class LocalConnection:
         frame = join(frames)
         size = _SIZE.pack(len(frame))
         waits = bool(self._unsent)
-        self._unsent += (memoryview(size + frame),) if len(frame) < _READ_BYTES else map(memoryview, (size, frame))
+        self._unsent += (memoryview(size + frame),) if len(frame) < _JOINED_BYTES else map(memoryview, (size, frame))
         if not waits:
             self._send()
             if self._unsent:
@@ -147,7 +156,10 @@ class LocalConnection:
         return self._reason is None
 
     def _send(self) -> None:
-        """Send what waits, as far as there is room."""
+        """Send what waits, as far as there is room, or drop it if nobody will read it.
+
+        The peer may be gone, but its last messages have not been read yet: the connection is lost after these.
+        """
         unsent = self._unsent
         try:
             while unsent:
@@ -158,9 +170,10 @@ class LocalConnection:
                     unsent.popleft()
         except BlockingIOError:
             pass
-        except OSError as error:
-            self._reason = error.strerror or str(error)
+        except OSError:
             unsent.clear()
+            with contextlib.suppress(OSError):  # the peer has closed it
+                self._socket.shutdown(socket.SHUT_RDWR)
 
     def flush(self) -> None:
         """Send what has waited, as far as there is room now."""
@@ -192,6 +205,7 @@ class LocalDialed(LocalConnection):
 
     def __init__(self, connected: socket.socket) -> None:
         super().__init__(connected)
+        self.longest = sys.maxsize  # what the service sends has no limit, as over the network
         self._own = select.epoll()
         self.watch(self._own)
 
@@ -301,9 +315,13 @@ class LocalSockets:
             self._poll.unregister(descriptor)
             connection.close(linger)
 
+    def revoke(self) -> None:
+        """Close all connections and accept none: clients try the network, which says that their key is refused."""
+        self._free(0.0)
+
     def close_strangers(self, seconds: float, has_peer: Callable[[bytes], bool]) -> None:
         """Close connections that have had no peer for HELLO_SECONDS; `seconds` is the time since the last call."""
-        if not self._accepts:
+        if not self._accepts and self._accepting.fileno() >= 0:
             self._poll.register(self._accepting, _INPUT)
             self._accepts = True
         for route, strange in list(self._strange_seconds.items()):
@@ -316,12 +334,17 @@ class LocalSockets:
 
     def close(self, linger: float) -> None:
         """Close all connections after at most `linger` seconds for sending what waits, and free the path."""
+        self._free(linger)
+        self._poll.close()
+
+    def _free(self, linger: float) -> None:
+        if self._accepting.fileno() < 0:
+            return  # another service may have the path now
+        self._path.unlink(missing_ok=True)
+        self._accepting.close()
         until = time.monotonic() + linger
         for route in list(self.routes):
             self.cut(route, max(0.0, until - time.monotonic()))
-        self._accepting.close()
-        self._poll.close()
-        self._path.unlink(missing_ok=True)
 
 
 def _remove_unused(directory: Path) -> None:
