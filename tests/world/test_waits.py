@@ -131,3 +131,24 @@ def test_what_waits_on_a_host_behind_relays_goes_to_an_idle_host_elsewhere(relay
     world.until(lambda: all(future.outcome() for future in short), BOUND_SECONDS)
     world.finish()
     world.rest()
+
+
+@pytest.mark.parametrize("relays", [1, 2])
+def test_much_that_waits_behind_relays_goes_to_an_idle_host_part_by_part(relays: int) -> None:
+    world, above = World(hosts=[]), ADDRESS
+    for number in range(relays):
+        address = Address(path=f"/world/relay{number}")
+        world.add_relay(address, above)
+        world.run(0.3)
+        above = address
+    world.add_host(2, address=above)
+    world.run(4.0)
+    world.client.map(*[Plan(0.001)] * 400)  # the function is known to be short
+    world.finish()
+    world.client.submit(Plan(4.0), Plan(4.0))
+    short = world.client.submit(*[Plan(0.001)] * 38)
+    world.run(0.05)
+    world.add_host(1)
+    world.until(lambda: all(future.outcome() for future in short), BOUND_SECONDS)
+    world.finish()
+    world.rest()

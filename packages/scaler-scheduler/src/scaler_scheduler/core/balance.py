@@ -70,8 +70,7 @@ class Balance:
     def returned(self, agent: AgentRecord, runs: Sequence[int], now: float) -> None:
         """An agent has returned these runs, none if it has none that wait."""
         agent.recalling = False
-        if not runs:
-            agent.recall_from = now + VAIN_SECONDS
+        agent.recall_from = now if runs else now + VAIN_SECONDS  # a relay has none at first, and gets some from agents
 
     def recall(self, count: int, now: float) -> None:
         """Ask agents for about so many queued runs: workers that are not known here could begin with them."""
