@@ -27,8 +27,8 @@ EXAMPLES = examples(8)
 class UnequalWork:
     """Clients submit tasks of a function that were short so far, and some take long; hosts come and are slow."""
 
-    def __init__(self, seed: int, *, capabilities: bool = False, relays: int = 0) -> None:
-        self.draw = Random(seed)
+    def __init__(self, seed: int, *, capabilities: bool = False, relays: int = 0, busy: float = 0.0) -> None:
+        self.draw, self.busy = Random(seed), busy
         self.world = World(seed, hosts=[], clients=self.draw.choice([1, 2]))
         self.watch = IdleWatch(self.world)
         self.offers = OFFERS if capabilities else OFFERS[:1]
@@ -67,6 +67,9 @@ class UnequalWork:
 
     def step(self) -> None:
         draw, client = self.draw, self.draw.choice(self.world.present)
+        if self.busy:  # what it measures itself falls slowly
+            self.world.scheduler.hub.busy = self.busy
+            self.world.scheduler.core.note_busy(self.busy)
         chance = draw.random()
         if chance < 0.6:
             client.submit(*[self.plan() for _ in range(draw.choice([1, 1, 1, 2, 3, 8, 30]))], group=self.group())
@@ -103,6 +106,12 @@ def test_equal_hosts(seed: int) -> None:
 @given(seed=any_seed)
 def test_hosts_that_offer_different_capabilities(seed: int) -> None:
     UnequalWork(seed, capabilities=True).check(10)
+
+
+@some
+@given(seed=any_seed, busy=st.sampled_from([0.75, 1.0]))
+def test_a_busy_scheduler(seed: int, busy: float) -> None:
+    UnequalWork(seed, capabilities=True, busy=busy).check(10)
 
 
 @some
