@@ -24,6 +24,7 @@ from scaler_io.links.uplink import Uplink
 from scaler_io.security.authorized import AuthorizedKeys
 from scaler_io.security.key_files import load_credentials, make_keys, revoke_key
 from scaler_io.security.keyring import Credentials, KeyRole, Principal
+from scaler_io.transport import local_sockets
 from scaler_io.transport.connections import HELLO_SECONDS
 from scaler_io.transport.curve import new_pair
 from scaler_io.transport.in_process import InProcessListener
@@ -327,6 +328,29 @@ def test_without_descriptors_it_accepts_again_later(served: Served, monkeypatch:
         assert select.select([local], (), (), 0)[0] == [], "not again at once"
     served.listener.close_greedy(1.0, lambda route: True)
     assert is_local(served.connected())
+
+
+def test_the_reserve_of_descriptors_is_not_given_to_connections(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    dialer = served.connected()
+    with monkeypatch.context() as patched, connect(served.path) as one_too_many:
+        patched.setattr(local_sockets, "connection_limit", lambda: 3)
+        served.turn()
+        assert one_too_many.recv(1) == b""
+    assert "1 connection refused" in caplog.text
+    dialer.uplink.send(Cancel((1,)))
+    served.until(lambda: Cancel((1,)) in served.heard)
+
+
+def test_a_service_ends_also_when_it_cannot_remove_its_path(tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    served = Served(tmp_path / "keys" / "s.socket")
+    (tmp_path / "keys").rename(tmp_path / "moved")
+    (tmp_path / "keys").touch()
+    served.close()
+    with closing(InProcessListener(served.listener.address)):
+        """Its port is free."""
 
 
 def test_a_path_that_cannot_be_used_leaves_the_network(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

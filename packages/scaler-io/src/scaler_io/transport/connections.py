@@ -184,6 +184,14 @@ class _RareLog:
             LOGGER.warning(self._text, address, counted(self._count, "connection"), *values)
 
 
+def refused_log() -> _RareLog:
+    """For connections that would take the reserve of descriptors."""
+    return _RareLog(
+        "%s: %s refused: this process may have %d files open, and all but a reserve are in use; "
+        "raise the limit with ulimit -n, or LimitNOFILE= of systemd"
+    )
+
+
 class ConnectionLimiter:
     """Closes connections that take too much: descriptors of the reserve, or memory for messages that do not end."""
 
@@ -202,10 +210,7 @@ class ConnectionLimiter:
         self._clock = self._all_at = 0.0
         """The seconds of all looks, and when all connections are due."""
         self._address = address
-        self._refused = _RareLog(
-            "%s: %s refused: this process may have %d files open, and all but a reserve are in use; "
-            "raise the limit with ulimit -n, or LimitNOFILE= of systemd"
-        )
+        self._refused = refused_log()
         self._greedy = _RareLog("%s: closed %s: %s")
 
     def accepted(self, descriptor: int) -> None:

@@ -20,8 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from scaler_io.descriptors import connection_limit, limit
 from scaler_io.links.streams import Frames, cut, join
-from scaler_io.transport.connections import HELLO_SECONDS
+from scaler_io.transport.connections import HELLO_SECONDS, refused_log
 from scaler_protocol.addresses import Address
 from scaler_protocol.messages import MESSAGE_MOST
 
@@ -254,6 +255,7 @@ class LocalSockets:
         self.routes: dict[bytes, LocalConnection] = {}
         self._strange_seconds: dict[bytes, float] = {}
         """How long connections have had no peer."""
+        self._refused = refused_log()
         self._accepts = True
         """False after a failure, which would be met again at once, until the next call of `close_strangers`."""
         try:
@@ -295,6 +297,10 @@ class LocalSockets:
         except OSError:  # it is gone again, or no descriptor is left: the client will try again, and the network
             self._poll.unregister(self._accepting)
             self._accepts = False
+            return
+        if accepted.fileno() >= connection_limit():
+            self._refused.add(str(self._path), limit())
+            accepted.close()
             return
         connection, route = LocalConnection(accepted), b"\x03" + os.urandom(15)
         connection.watch(self._poll)
@@ -340,8 +346,9 @@ class LocalSockets:
     def _free(self, linger: float) -> None:
         if self._accepting.fileno() < 0:
             return  # another service may have the path now
-        self._path.unlink(missing_ok=True)
         self._accepting.close()
+        with contextlib.suppress(OSError):  # its directory may be gone, or read-only; the next service removes it
+            self._path.unlink()
         until = time.monotonic() + linger
         for route in list(self.routes):
             self.cut(route, max(0.0, until - time.monotonic()))
