@@ -228,8 +228,8 @@ class MonitorPublisher:
             if handle is not None:
                 handle.cancel()
         self._sweep.close()
-        for readable in (self._publisher, *self._publisher.watched):
-            self._loop.remove_reader(readable.fileno())
+        for descriptor in (self._publisher.fileno(), *(watched.fileno() for watched in self._publisher.watched)):
+            self._loop.remove_reader(descriptor)
         self._publisher.close()
         for claim in self._claims:
             claim.release()
