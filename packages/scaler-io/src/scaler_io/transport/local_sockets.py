@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from scaler_io.descriptors import connection_limit, limit
 from scaler_io.links.streams import Frames, cut, join
@@ -60,13 +60,14 @@ def socket_path(directory: Path, address: Address) -> Path | None:
 
 
 class LocalConnection:
-    """One end of a connection. Its descriptor is an epoll instance: it tells of input, and of room for what waits."""
+    """One end of a connection. An epoll instance tells of input, and of room for what waits."""
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
         self._socket = connected
-        self._poll: select.epoll | None = None
+        self._poll: Any = None
+        """That instance; only Linux has its type."""
         self._messages: list[list[bytes]] = []
         self._rest = b""
         """The beginning of a message."""
@@ -78,8 +79,8 @@ class LocalConnection:
         self.longest = _LONGEST
         """Bytes of the longest frame that is received."""
 
-    def watch(self, poll: select.epoll) -> None:
-        """Tell this instance of input, and of room for what waits."""
+    def watch(self, poll: Any) -> None:
+        """Tell this epoll instance of input, and of room for what waits."""
         self._poll = poll
         poll.register(self._socket, _INPUT)
 
