@@ -25,10 +25,10 @@ from scaler_io.security.authorized import AuthorizedKeys
 from scaler_io.security.key_files import load_credentials, make_keys, revoke_key
 from scaler_io.security.keyring import Credentials, KeyRole, Principal
 from scaler_io.transport import local_sockets
-from scaler_io.transport.connections import HELLO_SECONDS
+from scaler_io.transport.connections import HELLO_SECONDS, STRANGER_BYTES
 from scaler_io.transport.curve import new_pair
 from scaler_io.transport.in_process import InProcessListener
-from scaler_io.transport.local_sockets import LocalDialed, socket_path
+from scaler_io.transport.local_sockets import LocalConnection, LocalDialed, socket_path
 from scaler_io.transport.own_keys import local_socket
 from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.addresses import Address
@@ -267,6 +267,18 @@ def test_garbage_ends_its_own_connection_at_most(served: Served, garbage: bytes)
     assert is_local(dialer)
 
 
+def test_a_stranger_cannot_have_much_memory_reserved(served: Served) -> None:
+    dialer = served.connected()
+    with connect(served.path) as stranger:
+        stranger.sendall(SIZE.pack(STRANGER_BYTES + 1) + b"x" * 20_000)
+        served.turn()
+        dialer.uplink.send(output(1, 2 * STRANGER_BYTES))
+        served.until(lambda: len(served.heard) == 2)
+        with contextlib.suppress(ConnectionResetError):
+            assert stranger.recv(1) == b""
+    assert is_local(dialer)
+
+
 def test_a_message_that_ends_early_is_dropped(served: Served) -> None:
     dialer = served.connected()
     for size in (1000, 300_000):
@@ -351,6 +363,36 @@ def test_a_service_ends_also_when_it_cannot_remove_its_path(tmp_path: Path) -> N
     served.close()
     with closing(InProcessListener(served.listener.address)):
         """Its port is free."""
+
+
+def test_a_peer_that_reads_slowly_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, limits = 0.0, list[float]()
+
+    class Slow:
+        """Takes each part after a while."""
+
+        def settimeout(self, seconds: float) -> None:
+            limits.append(seconds)
+
+        def sendall(self, part: memoryview) -> None:
+            nonlocal now
+            if not limits[-1]:
+                raise BlockingIOError
+            now += 0.15
+
+        def close(self) -> None:
+            """The end."""
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        connection = LocalConnection(ours)
+        for number in range(5000):
+            connection.send([b"%16d" % number, b"x" * 10_000])
+        with monkeypatch.context() as patched:
+            patched.setattr(connection, "_socket", Slow())
+            patched.setattr(time, "monotonic", lambda: now)
+            connection.close(0.2)
+    assert limits == [pytest.approx(0.2), pytest.approx(0.05), 0.0]
 
 
 def test_a_path_that_cannot_be_used_leaves_the_network(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from scaler_io.descriptors import connection_limit, limit
 from scaler_io.links.streams import Frames, cut, join
-from scaler_io.transport.connections import HELLO_SECONDS, refused_log
+from scaler_io.transport.connections import HELLO_SECONDS, STRANGER_BYTES, refused_log
 from scaler_protocol.addresses import Address
 from scaler_protocol.messages import MESSAGE_MOST
 
@@ -133,7 +133,7 @@ class LocalConnection:
             size = _SIZE.unpack_from(data, at)[0]
             start = at + _SIZE.size
             if size > self.longest:
-                self._reason = f"a message of {size:,} bytes, more than {MESSAGE_MOST:,}"
+                self._reason = f"a message of {size:,} bytes, more than {self.longest:,}"
                 return
             if end - start < size:
                 if size > _READ_BYTES:
@@ -195,9 +195,10 @@ class LocalConnection:
     def close(self, linger: float = 0.0) -> None:
         """Close the connection after at most `linger` seconds for sending what waits."""
         if self._unsent and linger and self._reason is None:
-            self._socket.settimeout(linger)
+            until = time.monotonic() + linger
             with contextlib.suppress(OSError):
                 for part in self._unsent:
+                    self._socket.settimeout(max(0.0, until - time.monotonic()))
                     self._socket.sendall(part)
         self._socket.close()
 
@@ -304,6 +305,7 @@ class LocalSockets:
             accepted.close()
             return
         connection, route = LocalConnection(accepted), b"\x03" + os.urandom(15)
+        connection.longest = STRANGER_BYTES
         connection.watch(self._poll)
         self._connections[connection.fileno()] = route, connection
         self.routes[route], self._strange_seconds[route] = connection, 0.0
@@ -311,7 +313,10 @@ class LocalSockets:
     def send(self, route: bytes, frames: Frames) -> bool:
         """Whether the connection is there."""
         connection = self.routes.get(route)
-        return connection is not None and connection.send(frames)
+        if connection is None:
+            return False
+        connection.longest = _LONGEST  # whoever was answered may be a peer now
+        return connection.send(frames)
 
     def cut(self, route: bytes, linger: float = 0.0) -> None:
         """Close a connection; does nothing if the route is gone."""
