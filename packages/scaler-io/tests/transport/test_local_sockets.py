@@ -234,6 +234,22 @@ def test_a_service_removes_the_sockets_of_those_that_were_killed_and_its_own(tmp
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_service_does_not_remove_the_socket_of_one_that_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Overtaken(socket.socket):
+        def listen(self, backlog: int = 1) -> None:
+            local_sockets._remove_unused(tmp_path)
+            super().listen(backlog)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "socket", Overtaken)
+        served = Served(tmp_path / "s.socket")
+    assert is_local(served.connected())
+    served.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_after_a_restart_of_the_service_at_its_port_the_link_goes_on(tmp_path: Path) -> None:
     served = Served(tmp_path / "s.socket")
     dialer = served.connected()

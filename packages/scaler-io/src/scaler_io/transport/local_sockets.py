@@ -262,10 +262,11 @@ class LocalSockets:
         """False after a failure, which would be met again at once, until the next call of `close_strangers`."""
         try:
             self._accepting.setblocking(False)
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()  # of an earlier service at this port, which has it no more
-            self._accepting.bind(str(path))
+            made = path.with_suffix(".new")  # before it listens, other services would take it for unused
+            made.unlink(missing_ok=True)
+            self._accepting.bind(str(made))
             self._accepting.listen(_BACKLOG)
+            made.rename(path)  # perhaps in place of that of an earlier service at this port
         except OSError:
             self._accepting.close()
             self._poll.close()
