@@ -412,7 +412,7 @@ def test_a_peer_that_reads_slowly_does_not_hold_up_the_end(monkeypatch: pytest.M
 
 
 def test_a_path_that_cannot_be_used_leaves_the_network(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", "scaler")
     served = Served(tmp_path / ("x" * 120))
     assert not is_local(served.connected())
     assert "programs of this host use the network" in caplog.text
