@@ -540,16 +540,6 @@ def test_a_stranger_that_reads_nothing_is_cut_off(said: Message) -> None:
     assert cuts == [b"route"] and answers >= STRAYS_LIMIT
 
 
-def test_a_stranger_that_sends_no_valid_message_is_cut_off() -> None:
-    hub = welcomed_hub()
-    for _ in range(STRAYS_LIMIT + 1):
-        assert hub.cuts() == []
-        with pytest.raises(ProtocolError):
-            hub.receive(b"stranger", [], 1.0)
-        hub.refused(b"stranger", 0)
-    assert hub.cuts() == [b"stranger"]
-
-
 @pytest.mark.parametrize("end", [Goodbye(), Shutdown()], ids=["goodbye", "gap"])
 def test_who_leaves_much_unread_begins_with_another_connection(end: Message) -> None:
     """Or what it leaves would pile up with each of its identities."""

@@ -201,12 +201,10 @@ class Hub:
     def refused(self, route: bytes, size: int) -> None:
         """A message of `size` bytes from this route was not allowed; too many or too long ones end the link.
 
-        The next tick reports the peer as lost. Without a peer, too many end the connection.
+        The next tick reports the peer as lost.
         """
         peer = self._routes.get(route)
         if peer is None:
-            if self._strays.add(route):
-                self._cuts.append(route)
             return
         peer.faults += 1
         peer.fault_bytes += size
