@@ -44,8 +44,6 @@ _LONGEST: Final = MESSAGE_MOST + 1024
 _BACKLOG: Final = 128
 _INPUT: Final = select.EPOLLIN
 _SUFFIX: Final = ".socket"
-Arrived = Callable[[bytes, list[bytes]], object]
-"""Called with the route and frames of a message."""
 
 
 def socket_path(directory: Path, address: Address) -> Path | None:

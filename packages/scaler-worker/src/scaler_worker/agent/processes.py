@@ -46,6 +46,7 @@ class WorkerProcesses:
             try:
                 cells = self._forking.shared.cells(number)
                 cells[RUN], cells[REVOKED], cells[SAMPLE_UNTIL] = NO_RUN, 0, 0
+                self._forking.shared.restore()
                 self.template.request(number, name, gpu, (*channel.worker_ends(), faults))
             finally:
                 os.close(faults)

@@ -2,7 +2,8 @@
 
 Each worker has four cells (`scaler_worker.ipc.cells`). After them come the scheduler's incarnation, a secret of this
 host, and the address of object storage with the token for it. These two are protected by a sequence lock: its version
-is odd while they are written.
+is odd while they are written. A task can overwrite all of it, so the agent reads none of it back but the cells, and
+writes it again when it starts a worker.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ class SharedState:
         self._view = memoryview(mmap.mmap(descriptor, _size(count))).cast("Q")
         rest = self._view[count * CELLS + 2 :].cast("B")
         self._secret, self._storage = rest[:SECRET_BYTES], rest[SECRET_BYTES : SECRET_BYTES + _STORAGE_BYTES]
+        self._made_secret, self._version = b"", 0
+        self._published: tuple[int, bytes] | None = None
+        """The incarnation and the announcement, in the agent."""
 
     @classmethod
     def create(cls, count: int) -> SharedState:
@@ -35,7 +39,7 @@ class SharedState:
         descriptor = os.memfd_create("scaler-state")
         os.ftruncate(descriptor, _size(count))
         shared = cls(descriptor, count)
-        shared._secret[:] = os.urandom(SECRET_BYTES)
+        shared._secret[:] = shared._made_secret = os.urandom(SECRET_BYTES)
         return shared
 
     def cells(self, worker: int) -> Any:
@@ -64,6 +68,8 @@ class SharedState:
         return announced[ADDRESS_BYTES + 1 :][: announced[ADDRESS_BYTES]]
 
     def _announced(self) -> bytes:
+        if self._published is not None:
+            return self._published[1]
         at = self.count * CELLS
         while True:
             version, announced = self._view[at], bytes(self._storage)
@@ -72,12 +78,20 @@ class SharedState:
 
     def follow(self, scheduler: int, storage: str, token: bytes = b"") -> None:
         """Publish the scheduler's incarnation, and the address of object storage and the token that it announced."""
-        at = self.count * CELLS
-        self._view[at + 1] = scheduler
-        self._view[at] += 1
         written = storage.encode().ljust(ADDRESS_BYTES, b"\0") + bytes([len(token)]) + token
-        self._storage[:] = written.ljust(_STORAGE_BYTES, b"\0")
-        self._view[at] += 1
+        self._published = scheduler, written.ljust(_STORAGE_BYTES, b"\0")
+        self.restore()
+
+    def restore(self) -> None:
+        """Write again what was published, if anything was: a task may have overwritten it for all workers."""
+        if self._published is None:
+            return
+        at = self.count * CELLS
+        self._version += 2
+        self._view[at] = self._version - 1
+        self._secret[:] = self._made_secret
+        self._view[at + 1], self._storage[:] = self._published
+        self._view[at] = self._version
 
 
 def _size(count: int) -> int:
